@@ -64,8 +64,18 @@ def _user(owner: int) -> str:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    pairs = raw_file.read_if_possible(f"/proc/{pid}/environ").decode(errors="replace").split("\0")
+    pairs = _environ(pid).decode(errors="replace").split("\0")
     return dict((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
+
+
+def _environ(pid: int) -> bytes:
+    """Return the raw environment, from another thread if the first one has ended; empty if we may not read it."""
+    if text := raw_file.read_if_possible(f"/proc/{pid}/environ"):
+        return text
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            text = text or raw_file.read_if_possible(f"/proc/{pid}/task/{thread}/environ")
+    return text
 
 
 def children(pid: int) -> list[int]:
@@ -152,9 +162,10 @@ def start_of(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone or a zombie."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone or a zombie. With more than
+    one thread it is none: only its first thread has ended."""
     fields = raw_file.read_if_possible(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
-    return [] if fields[:1] == ["Z"] else fields
+    return [] if fields[:1] == ["Z"] and fields[17] == "1" else fields
 
 
 def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
@@ -196,4 +207,4 @@ def _is_stray(pid: int, mark: bytes | None, session: int | None) -> bool:
     if session is not None and int(fields[3]) == session:
         return True
     # Empty: gone meanwhile, or an unreadable environment.
-    return mark is not None and mark in raw_file.read_if_possible(f"/proc/{pid}/environ").split(b"\0")
+    return mark is not None and mark in _environ(pid).split(b"\0")

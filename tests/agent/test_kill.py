@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
 from gpusched.agent.supervisor import supervisor
 from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervised, supervisors
@@ -121,6 +124,24 @@ def test_rank_ends_when_its_supervisor_is_killed(agent: Agent, control: Control,
     assert (end.reason, end.exit_code) == ("supervisor_lost", None)
     assert end.started_at is not None
     assert not is_alive(pid) and not processes.strays(scope)
+
+
+# Its first thread ends: then the kernel shows a zombie without an environment.
+HEADLESS = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
+def test_process_without_its_first_thread_is_found_and_killed() -> None:
+    """A34: its other threads still compute after the end of its supervisor."""
+    scope = os.urandom(16).hex()
+    with subprocess.Popen([sys.executable, "-c", HEADLESS], env={**os.environ, SCOPE_VARIABLE: scope}) as process:
+        eventually(lambda: b") Z " in Path(f"/proc/{process.pid}/stat").read_bytes(), 20, "its first thread to end")
+        found = processes.kill_strays(scope)
+        process.kill()
+    assert found == [process.pid] and processes.strays(scope) == []
 
 
 def test_launcher_is_replaced_when_it_is_killed(agent: Agent, control: Control) -> None:
