@@ -25,15 +25,16 @@ _SILENT = """
     RETURNING n.id, n.name
 """
 _UNENDED = """
-    SELECT s.job_id, s.number, s.rank, s.node_id, coalesce(n.last_seen_at, clock_timestamp()) AS at
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id
+    SELECT s.job_id, s.number, s.rank, s.node_id,
+           greatest(coalesce(n.last_seen_at, clock_timestamp()), a.scheduled_at) AS at
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_attempts a ON a.id = s.attempt_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
 """
 
 
 def mark_silent_nodes_lost() -> list[int]:
     """Mark nodes lost that have been silent for GPUSCHED_NODE_LOST_SECONDS. Their ranks end as node_lost, at the time
-    of the node's last message. Return the ids of the nodes."""
+    of the node's last message, or of their placement if that was later. Return the ids of the nodes."""
     lost = retry_atomic(_mark_lost)
     if lost:
         logger.warning("lost %d nodes: %s", len(lost), ", ".join(name for _, name in lost[:10]))

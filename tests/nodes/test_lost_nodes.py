@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from gpusched.protocol.agent_messages import Join, Reading, Stop
 from jobs.listing import representation
-from jobs.models import Job
+from jobs.models import Attempt, Job, JobEvent
 from nodes.agents.hub import renew_lease
 from nodes.health import cordon
 from nodes.inventory import join
@@ -50,6 +50,17 @@ class TestLost:
         run_cycle()
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.reason) == ("failed", "node_lost")
+
+    def test_job_does_not_end_before_it_was_placed(self, user, tenant):
+        """A node may have stopped before the job came; the server does not know that yet."""
+        make_node()
+        job_id = submit(user, tenant, requeue=False)
+        run_cycle()
+        pass_time(16)
+        run_cycle()
+        placed_at = Attempt.objects.get(job_id=job_id).scheduled_at
+        assert Job.objects.get(pk=job_id).ended_at == placed_at
+        assert JobEvent.objects.get(job_id=job_id, kind="ended").at == placed_at
 
     def test_returning_node_stops_its_stale_attempt_before_it_is_in_service(self, user, tenant):
         node = make_node(gpus=1)
