@@ -2,9 +2,12 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from gpusched.agent.ranks.journal import Journal
 from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
+from tests.agent.mounts import mount
 from tests.agent.test_isolation import REFUSING, USER, directory, log_of, needs_root
 
 __all__ = ["directory"]
@@ -98,6 +102,33 @@ def test_secrets_directory_of_another_user_is_not_used(tmp_path: Path, monkeypat
         "a preparation that was cut short is done again"
     )
     assert Path(locations, "token").read_text() == "newer"
+
+
+@pytest.mark.parametrize("inodes", [50, 3])
+def test_job_starts_on_a_node_whose_memory_other_jobs_have_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inodes: int
+) -> None:
+    """A job of another tenant, by writing to /dev/shm, must not make faults of this node of all jobs with secrets."""
+    memory = Path(tempfile.mkdtemp(prefix="shm-", dir="/tmp"))
+    mount("-t", "tmpfs", "-o", f"size=64k,nr_inodes={inodes}", "none", memory)
+    try:
+        (memory / f"gpusched-{os.geteuid()}").mkdir(0o700)
+        with pytest.raises(OSError, match="No space"):
+            (memory / "x").write_bytes(bytes(1 << 20))
+        with contextlib.suppress(OSError):
+            (memory / "y").touch()
+        monkeypatch.setattr(secret_files, "MEMORY", str(memory))
+        monkeypatch.setenv("GPUSCHED_AGENT_ALLOW_ROOT", "true")
+        rank_spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], secrets={"t": VALUE})
+        journal = Journal(tmp_path / ("long" * 30) / "node", rank_dir.boot_id())
+        spec = json.loads((journal.prepare("1.1.0", rank_spec, "node") / rank_dir.SPEC).read_text())
+        assert Path(spec[rank_dir.SECRETS_KEY], "t").read_text() == VALUE
+        assert Path(spec["environment"]["TMPDIR"]).is_dir()
+        journal.drop("1.1.0")
+        assert not os.path.exists(spec[rank_dir.SECRETS_KEY])
+    finally:
+        subprocess.run(["umount", str(memory)], check=True)
+        memory.rmdir()
 
 
 def test_interrupted_preparation_leaves_no_secret_and_can_be_repeated(

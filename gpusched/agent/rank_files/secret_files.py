@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent.rank_files import removal
-from gpusched.agent.rank_files.rank_dir import SECRETS_KEY
+from gpusched.agent.rank_files.rank_dir import FULL, SECRETS_KEY
 
 # The only in-memory directory of Linux that exists for every user.
 MEMORY = "/dev/shm"  # noqa: S108 - only a checked directory of our own in it is used  # nosec B108
@@ -17,22 +17,38 @@ MEMORY = "/dev/shm"  # noqa: S108 - only a checked directory of our own in it is
 
 def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
     """Write each secret of the rank to a file (0400) in a directory; return its path. OSError if it fails."""
-    target = f"{home_of(directory)}/{name_of(directory)}"
+    try:
+        return _write(home_of(directory), directory, secrets, account)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return _write(str(directory), directory, secrets, account)  # jobs have filled the memory
+
+
+def _write(home: str, directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
+    target = f"{home}/{name_of(directory)}"
     removal.remove(target)  # left by a preparation that was cut short
-    os.mkdir(target, 0o700)
-    for name, value in secrets.items():
-        handle = os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
-        try:
-            if account:
-                os.fchown(handle, account["uid"], account["gid"])
-            data = value.encode()
-            while data:
-                data = data[os.write(handle, data) :]
-        finally:
-            os.close(handle)
-    if account:
-        os.chown(target, account["uid"], account["gid"])
+    try:
+        os.mkdir(target, 0o700)
+        for name, value in secrets.items():
+            _write_file(f"{target}/{name}", value.encode(), account)
+        if account:
+            os.chown(target, account["uid"], account["gid"])
+    except OSError:
+        removal.remove(target)
+        raise
     return target
+
+
+def _write_file(path: str, data: bytes, account: Mapping[str, Any] | None) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+    try:
+        if account:
+            os.fchown(handle, account["uid"], account["gid"])
+        while data:
+            data = data[os.write(handle, data) :]
+    finally:
+        os.close(handle)
 
 
 def remove(directory: Path, spec: Mapping[str, Any] | None = None) -> None:

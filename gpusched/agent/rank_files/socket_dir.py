@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent.rank_files import removal, secret_files
+from gpusched.agent.rank_files.rank_dir import FULL
 
 VARIABLE = "GPUSCHED_SOCKET_DIR"
 # The kernel's limit for a socket's path is 107 bytes; gpusched/protocol/streams.py limits the names.
@@ -16,24 +17,35 @@ _PREFIX = "s"  # so that it is never taken for a directory of secrets
 
 
 def make(directory: Path, account: Mapping[str, Any] | None) -> str | None:
-    """Create the folder of a rank and return its path; None if every path is too long for sockets. OSError if it
-    fails."""
+    """Create the folder of a rank and return its path; None if every path is too long for sockets, or jobs have filled
+    the memory. OSError if it fails."""
     path = f"{secret_files.home_of(directory)}/{_name(directory)}"
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         return None
     removal.remove(path)  # left by a preparation that was cut short
-    os.mkdir(path, 0o700)
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return None
     if account:
         os.chown(path, account["uid"], account["gid"])
     return path
 
 
 def short_path(target: Path, folder: str) -> str:
-    """Return a path of a directory that is short enough for sockets in it: its own, or that of a link in the folder."""
+    """Return a path of a directory that is short enough for sockets in it: its own, or that of a link in the folder. If
+    jobs have filled the memory, its own in any case."""
     if len(bytes(target)) <= MAX_PATH_BYTES:
         return str(target)
     link = f"{folder}/.{target.name}"  # streams reach no such name
-    os.symlink(target, link)
+    try:
+        os.symlink(target, link)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return str(target)
     return link
 
 
