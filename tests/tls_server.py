@@ -15,6 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_KEY_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
 
@@ -25,7 +29,13 @@ class Authority:
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), True)
+        usage = dict.fromkeys(_KEY_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+        certificate = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(True, None), True)
+            .add_extension(x509.KeyUsage(**usage), True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False)
+        )
         self.file = directory / f"{name.replace(' ', '-')}.pem"
         self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
@@ -34,7 +44,9 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(address))])
-        certificate = self._builder(subject, key).add_extension(names, False).sign(self._key, hashes.SHA256())
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())  # Python 3.13 needs it
+        builder = self._builder(subject, key).add_extension(names, False).add_extension(issuer, False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         file = self.directory / f"{name}.pem"
         private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         file.write_bytes(

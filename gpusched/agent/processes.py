@@ -165,7 +165,7 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; empty if the process is gone or a zombie. With more than
     one thread it is none: only its first thread has ended."""
     fields = raw_file.read_if_possible(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
-    return [] if fields[:1] == ["Z"] and fields[17] == "1" else fields
+    return [] if fields[:1] == ["Z"] and int(fields[17]) <= 1 else fields
 
 
 def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
