@@ -6,20 +6,21 @@ import pghistory
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import Model
-from django.forms import BooleanField, ModelForm
+from django.forms import BooleanField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit.admin import ReadOnly
+from gpusched.lib.audit.outdated import CurrentFields, CurrentForm
 from gpusched.lib.json_fields import refuse_undecodable
 from scheduling import policy
 from scheduling.models import Reservation, SchedulingPolicy, check_costs
 from scheduling.whatif import edit_effects
 
 
-class PolicyForm(ModelForm):  # type: ignore[type-arg]
+class PolicyForm(CurrentForm):
     """Reject edits without effect. Save an edit that would stop running jobs once the admin has seen its effect."""
 
     go_ahead = BooleanField(
@@ -44,8 +45,9 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
         return costs
 
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
+        policy.lock()
         self.effect = {}
+        cleaned = super().clean()
         changed = [name for name in policy.FIELDS if cleaned.get(name) != getattr(self.instance, name)]
         if self.errors or not changed:
             return cleaned
@@ -63,7 +65,7 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(SchedulingPolicy)
-class SchedulingPolicyAdmin(ModelAdmin):  # type: ignore[misc]
+class SchedulingPolicyAdmin(CurrentFields, ModelAdmin):  # type: ignore[misc]
     form = PolicyForm
     fields = (*policy.FIELDS, "go_ahead", "history")
     readonly_fields = ("history",)

@@ -80,11 +80,16 @@ def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | No
     return values()
 
 
+def lock() -> None:
+    """Let other edits wait until the end of this transaction."""
+    execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
+
+
 def validated(
     changes: Mapping[str, Any], *, expected_version: int | None = None
 ) -> tuple[SchedulingPolicy, dict[str, Any]]:
     """Return the unsaved row after an edit, and the differences. Inside a transaction. Raise the errors of `change`."""
-    execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
+    lock()
     version = values()["version"]
     new = SchedulingPolicy.objects.filter(version__gt=0).first() or SchedulingPolicy(pk=1, **env_defaults())
     if expected_version is not None and version != expected_version:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
@@ -13,6 +12,7 @@ from django.http import HttpRequest
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import ReadOnly
+from gpusched.lib.audit.outdated import CurrentFields, CurrentForm
 from serving.endpoints import endpoints
 from serving.models import Endpoint
 from tenants.auth.identity import Identity, identity_of_user
@@ -23,7 +23,7 @@ LIMITS = (
 )  # fmt: skip
 
 
-class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]
+class EndpointForm(CurrentForm):
     """A form for the limits of an endpoint. It validates by changing the endpoint and rolling back."""
 
     identity: Identity
@@ -52,7 +52,7 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Endpoint)
-class EndpointAdmin(ReadOnly):
+class EndpointAdmin(CurrentFields, ReadOnly):
     """Edit the limits of endpoints. Other fields, new endpoints and their end: by the API, the SDK or the command."""
 
     form = EndpointForm

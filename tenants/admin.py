@@ -23,6 +23,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
+from gpusched.lib.audit.outdated import CurrentFields, CurrentForm
 from gpusched.lib.hooks import hook
 from gpusched.lib.json_fields import refuse_undecodable
 from gpusched.lib.web.autocompletion import KeyFields
@@ -43,16 +44,16 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
-class UserForm(UserChangeForm):  # type: ignore[misc]
+class UserForm(UserChangeForm, CurrentForm):  # type: ignore[misc]
     """Protect the last admin, as the API does."""
 
     def clean(self) -> dict[str, Any]:
+        users.lock_admins(self.instance)
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         user = User.objects.get(pk=self.instance.pk)
         stays = cleaned.get("is_superuser", user.is_superuser) and cleaned.get("is_active", user.is_active)
         if user.is_superuser and user.is_active and not stays:
             try:
-                users.lock_admins(user)
                 users.require_another_admin(user)
             except Problem as problem:
                 self.add_error(None, f"Not saved: {problem.detail}.")
@@ -62,6 +63,7 @@ class UserForm(UserChangeForm):  # type: ignore[misc]
 @admin.register(User)
 class UserAdmin(PlainUserAdmin, Audited):  # type: ignore[misc,type-arg]
     form = UserForm
+    readonly_fields = ("last_login",)
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
@@ -169,7 +171,7 @@ class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
             raise ValidationError("Not saved: a tenant needs an owner who can log in.")
 
 
-class MembershipInline(KeyFields, TabularInline):  # type: ignore[misc]
+class MembershipInline(CurrentFields, KeyFields, TabularInline):  # type: ignore[misc]
     model = Membership
     formset = MembershipFormSet
     extra = 0

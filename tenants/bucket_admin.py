@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -13,6 +12,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.audit.outdated import CurrentFields, CurrentForm
 from gpusched.lib.web.autocompletion import KeyFields
 from tenants import bucket_limits
 from tenants.models import TokenBucket
@@ -21,7 +21,7 @@ _LIMITS = ("rate_per_second", "burst", "daily_budget")
 _OF = ("tenant", "scope", "user", "limits")
 
 
-class BucketForm(forms.ModelForm):  # type: ignore[type-arg]
+class BucketForm(CurrentForm):
     """A form for a bucket. It validates by saving the bucket and rolling back."""
 
     class Meta:
@@ -53,7 +53,7 @@ class BucketForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(TokenBucket)
-class BucketAdmin(KeyFields, ModelAdmin):  # type: ignore[misc]
+class BucketAdmin(CurrentFields, KeyFields, ModelAdmin):  # type: ignore[misc]
     form = BucketForm
     list_display = (*_OF, *_LIMITS, "created_by")
     list_filter = ("tenant", "limits")

@@ -13,6 +13,7 @@ from unfold.admin import ModelAdmin
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import ReadOnly
+from gpusched.lib.audit.outdated import CurrentFields
 from tenants.billing import budgets, rates
 from tenants.models import Budget, Rate
 
@@ -62,44 +63,13 @@ class RateAdmin(ReadOnly):
         obj.refresh_from_db()
 
 
-class BudgetForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Reject an edit of an outdated version."""
-
-    seen_version = forms.IntegerField(widget=forms.HiddenInput, required=False)
-
-    class Meta:
-        model = Budget
-        fields = ("tenant", *budgets.FIELDS)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["seen_version"].initial = self.instance.version
-
-    @property
-    def changed_data(self) -> list[str]:
-        """Return the changed fields of the budget, without the version."""
-        return [name for name in super().changed_data if name != "seen_version"]
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        if self.instance.pk:
-            # Lock the row until the admin has saved: both are in one transaction.
-            now = Budget.objects.select_for_update().get(pk=self.instance.pk)
-            if cleaned.get("seen_version") != now.version:
-                raise ValidationError(
-                    "Not saved: this budget was changed meanwhile. Reload this page and repeat your edit."
-                )
-        return cleaned
-
-
 @admin.register(Budget)
-class BudgetAdmin(ModelAdmin):  # type: ignore[misc]
+class BudgetAdmin(CurrentFields, ModelAdmin):  # type: ignore[misc]
     """Saved by the rules of REST; a budget ends when both its bounds are emptied."""
 
-    form = BudgetForm
     list_display = ("tenant", "soft_gpu_hours", "hard_gpu_hours", "days")
     list_select_related = ("tenant",)
-    fields = ("tenant", *budgets.FIELDS, "seen_version")
+    fields = ("tenant", *budgets.FIELDS)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Budget | None = None) -> tuple[str, ...]:
         return ("tenant",) if obj else ()

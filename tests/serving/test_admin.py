@@ -8,6 +8,7 @@ from serving.admin import LIMITS
 from serving.endpoints import endpoints
 from serving.models import Endpoint
 from tests.factories import identity_for, make_member, make_tenant, make_user
+from tests.tenants.test_outdated_edits import shown
 
 pytestmark = pytest.mark.django_db
 LIST = "/admin/serving/endpoint/"
@@ -53,3 +54,12 @@ def test_nothing_is_added_or_deleted(browser, endpoint):
     assert browser.get(f"{LIST}add/").status_code == 403
     assert browser.post(f"{LIST}{endpoint.pk}/delete/", {"post": "yes"}).status_code == 403
     assert Endpoint.objects.exists()
+
+
+def test_outdated_page_restores_no_limit(browser, endpoint):
+    address = f"{LIST}{endpoint.pk}/change/"
+    outdated = shown(browser, address)
+    assert browser.post(address, {**outdated, "max_replicas": 1}).status_code == 302
+    answer = browser.post(address, {**outdated, "max_batch": 3})
+    assert "this endpoint was changed meanwhile" in answer.content.decode()
+    assert Endpoint.objects.get().max_replicas == 1

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit import log
+from gpusched.lib.audit.outdated import CurrentFields
 
 
 class ReadOnly(ModelAdmin):  # type: ignore[misc]
@@ -29,7 +30,7 @@ class ReadOnly(ModelAdmin):  # type: ignore[misc]
 _SECRETS = ("password", "secret", "hash")
 
 
-class Audited(ModelAdmin):  # type: ignore[misc]
+class Audited(CurrentFields, ModelAdmin):  # type: ignore[misc]
     """An admin page whose additions, changes and deletions are audited, also those of inlines."""
 
     def construct_change_message(
