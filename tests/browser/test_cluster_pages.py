@@ -42,6 +42,19 @@ def test_cordon_is_requested_confirmed_and_undone(page: Page, node: str) -> None
     expect(page.locator("#node-history")).to_contain_text("new fan")
 
 
+def test_note_survives_another_problem_of_the_node(page: Page, stack: Stack, node: str) -> None:
+    """A problem adds a section above the GPUs; the open question and its note stay."""
+    page.goto(f"/nodes/{node}/")
+    row = page.locator("#node-now table.rows tbody tr").nth(1)
+    row.get_by_text("Quarantine…").click()
+    note = row.locator("input[name=note]")
+    note.press_sequentially("smells of")
+    stack.client().cordon(node)
+    expect(page.locator(".troubles")).to_contain_text("Uncordon it.")
+    expect(note).to_be_focused()
+    expect(note).to_have_value("smells of")
+
+
 def test_gpu_is_quarantined_cleared_and_its_readings_drawn(page: Page, stack: Stack, node: str) -> None:
     page.goto(f"/nodes/{node}/?span=1h")
     row = page.locator("#node-now table.rows tbody tr").first
