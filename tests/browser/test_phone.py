@@ -102,3 +102,15 @@ def test_long_label_of_a_node_wraps(page: Page, stack: Stack) -> None:
     expect(page.locator("#node-now")).to_contain_text(label)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     client.label_node(node, {label: None})
+
+
+def test_my_work_shows_the_request_after_a_long_name(page: Page, stack: Stack) -> None:
+    """On a screen as low as a laptop's."""
+    client = stack.client()
+    job = client.submit(["true"], gpus=1, name="train-" * 30, not_before="2099-01-01T00:00:00Z")
+    page.set_viewport_size(WIDE)
+    page.goto("/mine/")
+    text = page.locator(f"#job-{job.id} .grow")
+    expect(text).to_contain_text("1 GPU")
+    assert text.evaluate("each => each.scrollWidth <= each.clientWidth")
+    client.cancel(job.id)
