@@ -1,6 +1,7 @@
 """Phone layout: sorting without heads, and long names."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
@@ -102,6 +103,22 @@ def test_long_label_of_a_node_wraps(page: Page, stack: Stack) -> None:
     expect(page.locator("#node-now")).to_contain_text(label)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     client.label_node(node, {label: None})
+
+
+@pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
+def test_reservation_with_long_note_can_be_ended(page: Page, stack: Stack, screen: ViewportSize) -> None:
+    client = stack.client()
+    start = datetime.now(UTC) + timedelta(days=30)
+    booked = client.reserve(1, start=start, for_seconds=3600, note="https://example.org/" + "x" * 150)
+    page.set_viewport_size(screen)
+    page.goto("/calendar/")
+    row = page.locator(f"tr[data-key=reservation-{booked.id}]")
+    row.get_by_text("Cancel…").click()
+    panel = row.locator(".confirm-panel").bounding_box()
+    assert panel is not None
+    assert panel["x"] + panel["width"] <= screen["width"]
+    row.get_by_role("button", name="Cancel it").click()
+    expect(row).to_have_count(0)
 
 
 def test_my_work_shows_the_request_after_a_long_name(page: Page, stack: Stack) -> None:
