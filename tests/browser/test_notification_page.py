@@ -19,7 +19,7 @@ PATH = "/notifications/"
 
 @pytest.fixture
 def routes(stack: Stack) -> Iterator[None]:
-    """A route with a long name and many kinds, and a webhook whose test failed."""
+    """A route with a long name and many kinds, and a webhook whose test failed, and which hears of a failed job."""
     client = stack.client()
     kinds = ["job_ended", "job_failed", "job_about_to_end", "job_preempted", "budget", "incident"]
     target = "mailtos://kim:pw@smtp.invalid?to=a-rather-long-name@example.com"
@@ -28,6 +28,8 @@ def routes(stack: Stack) -> Iterator[None]:
     hook = client.create_webhook("ci", "http://hooks.invalid/x", ["job_failed"], tenant="default")
     tested = client.try_webhook(hook.id)
     wait_for(lambda: client.delivery(tested.id).error, 60, "the failure of the test")
+    client.submit(["false"], gpus=0)
+    wait_for(lambda: any(sent.kind == "job_failed" for sent in client.deliveries()), 60, "the failure of the job")
     yield
     client.delete_notification_route(route.id)
     client.delete_webhook(hook.id)
