@@ -39,3 +39,17 @@ def test_own_notices_take_precedence_over_system_activity(ours):
 def test_requested_end_is_no_alarm(ours, anna, reason, severity):
     end(submit(anna, ours), reason)
     assert [row["severity"] for row in told(anna, (ours.pk,))] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("\u05e9\u05dc\u05d5\u05dd", "\u2068\u05e9\u05dc\u05d5\u05dd\u2069"),
+        ("x\u2069\u202ey", "xy"),
+        ("train", "train"),
+    ],
+)
+def test_name_does_not_turn_the_sentence_about(ours, anna, name, named):
+    job_id = submit(anna, ours, name=name)
+    end(job_id, "exited")
+    assert [row["sentence"] for row in told(anna, (ours.pk,))] == [f"job {job_id} {named}: exited with code ?"]

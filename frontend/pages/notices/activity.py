@@ -1,5 +1,6 @@
 """Automatic actions and job results, derived from events, incidents, budgets and refunds."""
 
+import unicodedata
 from collections.abc import Collection
 from datetime import datetime
 from itertools import islice
@@ -22,6 +23,8 @@ from tenants.auth.page_access import Visible
 Row = dict[str, Any]
 MAX_ROWS = 100
 MAX_OF_NAME = 60
+# Characters that set the direction of the text after them.
+_DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 # Only the latest events are searched.
 _MAX_LOOKED_AT = 20_000
 DAYS = 14
@@ -163,8 +166,11 @@ def _of_event(row: Row) -> Activity:
 
 
 def named(job_id: int, name: str) -> str:
-    """Return a job id and its shortened name, so that the rest of the sentence stays visible."""
-    return f"{job_id} {Truncator(name).chars(MAX_OF_NAME)}"
+    """Return a job id and its shortened name, so that the rest of the sentence stays visible. A name that is written
+    from right to left is isolated, so that it does not reverse the rest."""
+    shown = Truncator(name.translate(_DIRECTIONS)).chars(MAX_OF_NAME)
+    is_reversed = any(unicodedata.bidirectional(character) in ("R", "AL") for character in shown)
+    return f"{job_id} \u2068{shown}\u2069" if is_reversed else f"{job_id} {shown}"
 
 
 def _sentence(row: Row, data: Row) -> str:
