@@ -29,7 +29,7 @@ _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec 
 
 def state(name: str, word: str = "") -> SafeString:
     """Return the badge of a state; `word` replaces its text."""
-    shape = STATE_SYMBOLS.get(name, "▨")
+    shape = "•" if name == "info" else STATE_SYMBOLS.get(name, "▨")
     text = word or name.replace("_", " ")
     return format_html(
         '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, text
