@@ -5,8 +5,8 @@ import { Actions } from "../src/actions/buttons";
 import { startAsking } from "../src/actions/forms";
 
 const BUTTONS = `<form data-asks data-key="hold" method="post" action="/jobs/7/hold/"><button>Hold</button></form>`;
-const EXTEND = `<details class="confirm" data-key="extend"><summary>Extend…</summary><form data-asks action="/jobs/7/extend/"><input name="max_runtime_minutes" value="60"><button>Set the limit</button></form></details>`;
-const CANCEL = `<details class="confirm" data-key="sure-cancel"><summary>Cancel…</summary><form data-asks action="/jobs/7/cancel/"><button>Cancel the job</button></form></details>`;
+const EXTEND = `<details class="confirm" data-key="extend"><summary>Extend…</summary><form data-asks method="post" action="/jobs/7/extend/"><input name="max_runtime_minutes" value="60"><button>Set the limit</button></form></details>`;
+const CANCEL = `<details class="confirm" data-key="sure-cancel"><summary>Cancel…</summary><form data-asks method="post" action="/jobs/7/cancel/"><button>Cancel the job</button></form></details>`;
 const AWAITED = '<p class="confirmation" data-awaited>not confirmed yet: node n1 silent for 40 s</p>';
 
 let answers: (answer: object) => void;
@@ -72,7 +72,7 @@ test("a newer message replaces the last one, with moments in local time", async 
 test("focus moves to the replacement of a removed button", async () => {
   const actions = new Actions(box());
   button("Hold").focus();
-  drawn = '<form data-asks data-key="release" action="/jobs/7/release/"><button>Release</button></form>';
+  drawn = '<form data-asks data-key="release" method="post" action="/jobs/7/release/"><button>Release</button></form>';
   actions.show("/jobs/7/actions/", "held");
   await settle();
   expect(document.activeElement).toBe(button("Release"));
@@ -147,4 +147,21 @@ test("an unconfirmed request is polled every second until confirmed", async () =
   expect(looks.mock.calls.length).toBe(4);
   expect(document.querySelector("input")?.value).toBe("120");
   actions.close();
+});
+
+test("a form that loads a page is not sent twice, unless the page does not come", async () => {
+  document.body.innerHTML = '<form method="post" action="/rotate/"><button>Replace the secret</button></form>';
+  const sent: boolean[] = [];
+  const collect = (event: Event): void => {
+    sent.push(!event.defaultPrevented);
+    event.preventDefault();
+  };
+  addEventListener("submit", collect);
+  const replace = button("Replace the secret");
+  replace.click();
+  replace.click();
+  await vi.advanceTimersByTimeAsync(10_000);
+  replace.click();
+  removeEventListener("submit", collect);
+  expect(sent).toEqual([true, false, true]);
 });

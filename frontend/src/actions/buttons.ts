@@ -44,7 +44,7 @@ export class Actions {
     this.isBusy = true;
     const address = this.address;
     try {
-      const answer = await request(address, { redirect: "manual" });
+      const answer = await request(address);
       if (answer.ok && address === this.address) this.apply(await answer.text());
       else if (answer.status === 404 && address === this.address) this.element.replaceChildren();
     } catch {

@@ -111,7 +111,7 @@ function submit(form: HTMLFormElement): void {
 }
 
 function leave(form: HTMLFormElement): void {
-  void fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form) as unknown as Record<string, string>), keepalive: true, credentials: "same-origin" });
+  void fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form) as unknown as Record<string, string>), keepalive: true });
 }
 
 function place(): HTMLElement {

@@ -37,7 +37,7 @@ function continueReloading(): void {
 async function reload(): Promise<boolean> {
   const address = location.href;
   try {
-    const answer = await request(address, { headers: { "X-Again": "1" }, redirect: "manual" });
+    const answer = await request(address, { headers: { "X-Again": "1" } });
     const text = answer.ok ? await answer.text() : "";
     // The user has chosen another filter meanwhile: this answer would undo it.
     if (address !== location.href) isStale = true;

@@ -14,14 +14,15 @@ class Refused extends Error {
 /** A lost network may never answer. This is longer than any of these requests takes. */
 const ANSWER_MS = 60_000;
 
-/** Send a request. It fails if there is no complete answer in a minute. */
+/** Send a request. It fails if there is no complete answer in a minute. A redirect, which leads to the login, is not
+ *  followed. */
 export function request(address: string, init: RequestInit = {}): Promise<Response> {
-  return fetch(address, { credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_MS), ...init });
+  return fetch(address, { redirect: "manual", signal: AbortSignal.timeout(ANSWER_MS), ...init });
 }
 
 /** Return the answer to a form, or without `body` to a GET. */
 export async function ask<T>(address: string, body?: URLSearchParams, keepalive = false): Promise<T> {
-  const answer = await request(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, redirect: "manual", headers: { Accept: "application/json" } });
+  const answer = await request(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, headers: { Accept: "application/json" } });
   // A redirect leads to the login.
   if (answer.type === "opaqueredirect") throw new Refused("You are logged out, so nothing was done.", "Log in");
   // The CSRF token in the page is of another login; a missing permission has a sentence.

@@ -93,7 +93,7 @@ export const jobGpus: MakeView = (region) => {
     if (isOver) return;
     const attempt = chooser.value;
     try {
-      const response = await request(`/jobs/${job}/readings/?attempt=${attempt}`, { redirect: "manual" });
+      const response = await request(`/jobs/${job}/readings/?attempt=${attempt}`);
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       // Another attempt was chosen meanwhile: its readings are on their way.

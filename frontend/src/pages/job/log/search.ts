@@ -39,7 +39,7 @@ export class Search {
     private readonly stream: Stream,
     readonly text: string,
     private readonly changed: () => void,
-    private readonly get: Fetch = (url) => request(url, { redirect: "manual" }),
+    private readonly get: Fetch = (url) => request(url),
   ) {}
 
   /** Search until there are enough matches or the log ends. */
