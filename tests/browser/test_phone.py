@@ -106,6 +106,26 @@ def test_long_label_of_a_node_wraps(page: Page, stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
+def test_note_with_long_address_hides_no_column(page: Page, stack: Stack, screen: ViewportSize) -> None:
+    client = stack.client()
+    device, note = client.devices()[0], "https://example.org/" + "x" * 120
+    client.quarantine(device.id, note=note)
+    page.set_viewport_size(screen)
+    page.goto(f"/nodes/{device.node}/")
+    page.get_by_text("Cordon…").click()
+    page.locator("#node-actions details[open] input[name=note]").fill(note)
+    page.get_by_role("button", name="Cordon", exact=True).click()
+    expect(page.locator("#node-now .headline")).to_contain_text(note)
+    for path in (f"/nodes/{device.node}/", "/nodes/", "/fleet/?view=table"):
+        page.goto(path)
+        expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
+        expect(page.locator("main table").first).to_contain_text(note)
+        assert page.evaluate(CUT_OFF) == [], path
+    client.clear(device.id)
+    client.uncordon(device.node)
+
+
+@pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
 def test_reservation_with_long_note_can_be_ended(page: Page, stack: Stack, screen: ViewportSize) -> None:
     client = stack.client()
     start = datetime.now(UTC) + timedelta(days=30)
