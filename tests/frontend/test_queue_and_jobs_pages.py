@@ -108,6 +108,9 @@ class TestJobs:
         )
         assert "since: 2030-01-31T08:00" in text_of(client.get("/jobs/?submitted_after=2030-01-31T08:00"))
         assert "data-drops" not in text_of(client.get("/jobs/?submitted_after=2030-01-31")), "the field shows it"
+        assert "> UTC</label>" in text_of(client.get("/jobs/")), (
+            "its days begin in UTC, and the times beside it are local"
+        )
 
     def test_jobs_page_carries_first_page_and_total(self, nlp, member):
         client = browser(member)
