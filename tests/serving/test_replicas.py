@@ -96,24 +96,6 @@ def test_idle_replica_is_stopped(tenant, user, node):
     assert Job.objects.get(pk=job_id).state == "stopping"
 
 
-def test_replica_that_waits_for_gpus_ends_with_the_need_for_it(tenant, user):
-    endpoint = make(tenant, user, idle_seconds=60)
-    [number] = ask(endpoint, user)
-    reconcile()
-    [job_id] = live()
-    execute("UPDATE serving_replica SET created_at = now() - interval '61 s'")
-    execute("UPDATE serving_prewarming SET active_at = now() - interval '61 s'")
-    reconcile()
-    assert live() == [job_id], "a request waits for it"
-    execute("UPDATE serving_inferencerequest SET state = 'expired', ended_at = now() WHERE id = %s", [number])
-    execute("UPDATE serving_prewarming SET active_at = now() - interval '59 s', seen_at = now()")
-    reconcile()
-    assert live() == [job_id], "another request may come"
-    execute("UPDATE serving_prewarming SET active_at = now() - interval '61 s'")
-    reconcile()
-    assert (live(), Job.objects.get(pk=job_id).state) == ([], "cancelled")
-
-
 def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node)
     reconcile()

@@ -1,4 +1,4 @@
-"""Replicas whose jobs are requeued or retried: cold again, and replicas of their endpoint as before."""
+"""Replicas whose jobs wait: requeued or retried they are cold again, and without need for them they end."""
 
 import pytest
 
@@ -9,7 +9,8 @@ from serving import upkeep
 from serving.models import Endpoint, Replica
 from serving.replicas.reconcile import reconcile
 from tests.factories import identity_for, run_cycle
-from tests.serving.test_replicas import live, make_warm, node, run_idle_replica, tenant, user  # noqa: F401 fixtures
+from tests.serving.test_replicas import live, make, make_warm, node, run_idle_replica, tenant, user  # noqa: F401 fixtures
+from tests.serving.test_requests import ask
 
 pytestmark = pytest.mark.django_db
 
@@ -59,3 +60,21 @@ def test_cold_start_of_a_requeued_replica_is_that_of_its_latest_attempt(tenant, 
     upkeep.forget_old()
     seconds = Endpoint.objects.get().cold_start_seconds
     assert seconds is not None and 0 <= seconds < 60
+
+
+def test_replica_that_waits_for_gpus_ends_with_the_need_for_it(tenant, user):  # noqa: F811
+    endpoint = make(tenant, user, idle_seconds=60)
+    [number] = ask(endpoint, user)
+    reconcile()
+    [job_id] = live()
+    execute("UPDATE serving_replica SET created_at = now() - interval '61 s'")
+    execute("UPDATE serving_prewarming SET active_at = now() - interval '61 s'")
+    reconcile()
+    assert live() == [job_id], "a request waits for it"
+    execute("UPDATE serving_inferencerequest SET state = 'expired', ended_at = now() WHERE id = %s", [number])
+    execute("UPDATE serving_prewarming SET active_at = now() - interval '59 s', seen_at = now()")
+    reconcile()
+    assert live() == [job_id], "another request may come"
+    execute("UPDATE serving_prewarming SET active_at = now() - interval '61 s'")
+    reconcile()
+    assert (live(), Job.objects.get(pk=job_id).state) == ([], "cancelled")
