@@ -75,13 +75,16 @@ def _differing(
 
 @sync_only_middleware
 def current_actor(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Reset the actor for each request: threads serve many. It comes after the session's middleware."""
+    """Give each request an actor of its own: threads serve many. It comes after the session's middleware."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         agent = request.headers.get("User-Agent", "")[:MAX_CHARACTERS].replace("\x00", "")
-        _acting.set(Acting("", "", agent))
-        if request.path.startswith("/admin/") and request.method == "POST":
-            act_as(request.user.get_username(), "admin")
-        return get_response(request)
+        before = _acting.set(Acting("", "", agent))
+        try:
+            if request.path.startswith("/admin/") and request.method == "POST":
+                act_as(request.user.get_username(), "admin")
+            return get_response(request)
+        finally:
+            _acting.reset(before)
 
     return middleware
