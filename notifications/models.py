@@ -156,6 +156,7 @@ class Delivery(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
+        verbose_name_plural = "deliveries"
         constraints = [
             models.UniqueConstraint(fields=["notice", "route"], name="delivery_is_unique"),
             models.CheckConstraint(

@@ -96,6 +96,7 @@ class Migration(migrations.Migration):
                 ('notice', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='notifications.notice')),
                 ('route', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='notifications.route')),
             ],
+            options={'verbose_name_plural': 'deliveries'},
         ),
         migrations.AddConstraint(
             model_name='route',
