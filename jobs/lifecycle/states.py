@@ -81,7 +81,11 @@ _START = f"""
     WITH starts AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
     attempt AS (
         UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM starts t
-         WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL RETURNING a.job_id, a.started_at),
+         WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL
+        RETURNING a.job_id, a.number, a.started_at),
+    earlier AS (
+        UPDATE jobs_job j SET started_at = a.started_at FROM attempt a
+         WHERE j.id = a.job_id AND j.attempt = a.number AND j.state <> 'scheduled' AND j.started_at > a.started_at),
     moved AS ({_START_JOBS}),
     event AS ({_STARTED})
     SELECT id, attempt, array_id, at, waited FROM moved
@@ -96,8 +100,8 @@ _FIRST_START = f"""
 
 
 def started(starts: Sequence[tuple[int, int, datetime]]) -> list[int]:
-    """Move scheduled jobs to running, given (job, attempt, start of a rank). Later ranks and old attempts change
-    nothing. An array starts with its first element. Return the ids that moved."""
+    """Move scheduled jobs to running, given (job, attempt, start of a rank). Later starts and old attempts change
+    nothing; an earlier one becomes that of the job. An array starts with its first element. Return the ids that moved."""
     earliest: dict[tuple[int, int], datetime] = {}
     for job_id, attempt, at in starts:
         earliest[job_id, attempt] = min(at, earliest.get((job_id, attempt), at))

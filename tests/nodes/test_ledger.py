@@ -122,7 +122,7 @@ def test_times_stay_in_order_when_the_server_is_ahead_of_its_database(user, tena
     node, job_id = make_node(), submit(user, tenant)
     run_cycle()
     [order] = node.sync().assignments
-    began = timezone.now().isoformat()
+    began = (timezone.now() - timedelta(milliseconds=50)).isoformat()
     node.sync(Started(key=order.key, at=began, pid=1, seconds_ago=0.0), held=[order.key], running=[order.key])
     ended = Ended(key=order.key, at=timezone.now().isoformat(), reason="exited", exit_code=0, started_at=began,
                   seconds_ago=0.0)  # fmt: skip
