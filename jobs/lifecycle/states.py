@@ -101,7 +101,8 @@ _FIRST_START = f"""
 
 def started(starts: Sequence[tuple[int, int, datetime]]) -> list[int]:
     """Move scheduled jobs to running, given (job, attempt, start of a rank). Later starts and old attempts change
-    nothing; an earlier one becomes that of the job. An array starts with its first element. Return the ids that moved."""
+    nothing; an earlier start becomes that of the job. An array starts with its first element. Return the ids that
+    moved."""
     earliest: dict[tuple[int, int], datetime] = {}
     for job_id, attempt, at in starts:
         earliest[job_id, attempt] = min(at, earliest.get((job_id, attempt), at))
