@@ -10,40 +10,32 @@ if TYPE_CHECKING:
     from gpusched.client import Client, Job
 
 
-class Reader:
-    """Prints the output of a job as it grows. `offset`: where to begin in the attempt of `job`."""
+def print_growing(
+    client: "Client", job: "Job", *, attempt: int | None = None, rank: int = 0, offset: int = 0, offset_attempt: int = 1
+) -> "Job":
+    """Print output as it grows, until the job (or the requested attempt) has ended; return the job as last read.
+    `offset`: where to begin in the attempt `offset_attempt`; a later one is printed from its beginning."""
+    for item in client.follow(job.id, attempt=attempt, rank=rank, offset=offset):
+        if isinstance(item, Log):
+            # Bytes, not text: a piece may end in the middle of a character.
+            sys.stdout.buffer.write(item.data)
+            sys.stdout.buffer.flush()
+            continue
+        if offset and attempt is None and item.attempt > offset_attempt:
+            return print_growing(client, job, rank=rank)
+        _note_change(job, item)
+        job, offset = item, 0
+    return job
 
-    def __init__(
-        self, client: "Client", job: "Job", *, attempt: int | None = None, rank: int = 0, offset: int = 0
-    ) -> None:
-        self.client, self.job = client, job
-        self.attempt, self.rank, self.offset = attempt, rank, offset
 
-    def read(self) -> "Job":
-        """Print output until the job (or the requested attempt) has ended; return the job as last read."""
-        offset, self.offset = self.offset, 0
-        for item in self.client.follow(self.job.id, attempt=self.attempt, rank=self.rank, offset=offset):
-            if isinstance(item, Log):
-                # Bytes, not text: a piece may end in the middle of a character.
-                sys.stdout.buffer.write(item.data)
-                sys.stdout.buffer.flush()
-                continue
-            is_later = item.attempt > max(self.job.attempt, 1)
-            self._note_change(item, is_later)
-            self.job = item
-            if offset and is_later and self.attempt is None:
-                return self.read()  # from the beginning of this attempt: the offset belongs to the earlier one
-            offset = 0
-        return self.job
-
-    def _note_change(self, job: "Job", is_later: bool) -> None:
-        if is_later:
-            messages.note(f"job {job.id}: attempt {job.attempt}")
-        reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
-        nodes = f" on {', '.join(job.nodes)}" if job.nodes and job.state == "running" else ""
-        messages.note(
-            f"job {job.id} is {job.state}{nodes}{reason}" if not job.is_final else f"job {job.id} {job.state}{reason}"
-        )
+def _note_change(before: "Job", job: "Job") -> None:
+    if job.attempt > max(before.attempt, 1):
+        messages.note(f"job {job.id}: attempt {job.attempt}")
+    reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+    nodes = f" on {', '.join(job.nodes)}" if job.nodes and job.state == "running" else ""
+    messages.note(
+        f"job {job.id} is {job.state}{nodes}{reason}" if not job.is_final else f"job {job.id} {job.state}{reason}"
+    )
 
 
 _TAIL_BYTES = 1 << 20
@@ -59,10 +51,8 @@ def print_log(
         offset = piece.offset + _start_of_last_lines(piece.data, tail)
         attempt_seen = piece.attempt or None
     if is_following:
-        job = client.get(job_id)
-        if attempt is None and job.attempt > (attempt_seen or 1):
-            offset = 0
-        Reader(client, job, attempt=attempt, rank=rank, offset=offset).read()
+        job, of = client.get(job_id), attempt_seen or 1
+        print_growing(client, job, attempt=attempt, rank=rank, offset=offset, offset_attempt=of)
         return
     if _copy(client, job_id, attempt or attempt_seen, rank, offset) == 0:
         _explain_no_output(client, job_id)

@@ -107,7 +107,7 @@ def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
 
 def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int:
     """Submit the job and print its output to the end. Return the exit code."""
-    from gpusched.cli.jobs.log_output import Reader
+    from gpusched.cli.jobs.log_output import print_growing
     from gpusched.cli.jobs.signal_relay import Relay
 
     relay, job = Relay(client, received), None
@@ -115,7 +115,7 @@ def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int
         job = _submitted(client, fields, None)
         messages.note(f"job {job.id} submitted; Ctrl-C cancels it")
         relay.set_job(job.id)
-        ended = Reader(client, job).read()
+        ended = print_growing(client, job)
     except Signalled as second:
         see = f"gpusched why {job.id}" if job else "gpusched ps"
         messages.note(f"\nexiting before the end of {f'job {job.id}' if job else 'the job'}; see: {see}")
