@@ -10,7 +10,7 @@ from tests.factories import make_node, make_user, submit
 pytestmark = pytest.mark.django_db
 
 
-def told(user, visible):
+def notice_rows(user, visible):
     return [row for key, row in feed.rows("notices", visible, user.pk).items() if key != "state"]
 
 
@@ -31,14 +31,14 @@ def test_own_notices_take_precedence_over_system_activity(ours):
         " SELECT node_id, id, 'lost', '', now() + interval '1 s', now() FROM nodes_device, generate_series(1, %s)",
         [noticerows.MAX_NOTICES],
     )
-    rows = told(admin, None)
+    rows = notice_rows(admin, None)
     assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MAX_NOTICES, True, 1)
 
 
 @pytest.mark.parametrize(("reason", "severity"), [("cancelled", "info"), ("requeued", "info"), ("exited", "red")])
 def test_requested_end_is_no_alarm(ours, anna, reason, severity):
     end(submit(anna, ours), reason)
-    assert [row["severity"] for row in told(anna, (ours.pk,))] == [severity]
+    assert [row["severity"] for row in notice_rows(anna, (ours.pk,))] == [severity]
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_requested_end_is_no_alarm(ours, anna, reason, severity):
 def test_name_does_not_turn_the_sentence_about(ours, anna, name, named):
     job_id = submit(anna, ours, name=name)
     end(job_id, "exited")
-    assert [row["sentence"] for row in told(anna, (ours.pk,))] == [f"job {job_id} {named}: exited with code ?"]
+    assert [row["sentence"] for row in notice_rows(anna, (ours.pk,))] == [f"job {job_id} {named}: exited with code ?"]

@@ -1,4 +1,4 @@
-"""What a database must be like: otherwise requests fail later, and some of them only with certain names.
+"""The requirements on a database. Without them requests fail later, some of them only for specific names.
 
 A connection pooler that lends a session to one client after the other (PgBouncer's modes `transaction` and `statement`)
 breaks session locks, LISTEN and prepared statements."""

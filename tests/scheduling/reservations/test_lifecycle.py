@@ -320,24 +320,20 @@ def test_idle_lease_stays_under_the_policy_monitor(user, tenant, clock):
     assert "has been idle since" in notices()[-1]
 
 
-def test_idle_lease_is_not_released_without_a_warning_when_the_policy_becomes_enforce(user, tenant, clock):
+@pytest.mark.parametrize(
+    ("reviews", "announced"),
+    [
+        pytest.param([(61, "monitor"), (100, "monitor"), (200, "enforce")], [False, True], id="becomes_enforce"),
+        pytest.param([(61, "enforce"), (70, "off"), (200, "enforce")], [True, True], id="off_after_a_warning"),
+    ],
+)
+def test_idle_lease_is_not_released_without_a_warning_under_the_present_policy(user, tenant, clock, reviews, announced):
     make_node(gpus=1)
     lease = reserve(user, tenant, 0, 600, lease=True)
-    for minutes, policy in ((61, "monitor"), (100, "monitor"), (200, "enforce"), (219, "enforce")):
+    for minutes, policy in [*reviews, (219, "enforce")]:
         clock.review(minutes, policy)
         assert state(lease) == "active"
-    assert ["released at" in text for text in notices() if "idle" in text] == [False, True]
-    clock.review(221, "enforce")
-    assert state(lease) == "released"
-
-
-def test_release_that_was_announced_before_the_policy_was_off_is_announced_again(user, tenant, clock):
-    make_node(gpus=1)
-    lease = reserve(user, tenant, 0, 600, lease=True)
-    for minutes, policy in ((61, "enforce"), (70, "off"), (200, "enforce"), (219, "enforce")):
-        clock.review(minutes, policy)
-        assert state(lease) == "active"
-    assert ["released at" in text for text in notices() if "idle" in text] == [True, True]
+    assert ["released at" in text for text in notices() if "idle" in text] == announced
     clock.review(221, "enforce")
     assert state(lease) == "released"
 
