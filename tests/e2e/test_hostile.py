@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.api import hostile, hostile_agents, hostile_sockets
 from tests.api.operations import Stage, contents
 
-pytestmark = [pytest.mark.e2e, pytest.mark.django_db]
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db, pytest.mark.timeout(400)]
 LIMITS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
