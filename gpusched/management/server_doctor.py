@@ -3,6 +3,7 @@
 Each check takes its facts as arguments and returns findings; `examine` collects the facts."""
 
 import ipaddress
+import shutil
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from tenants.models import ApiToken
 
 OLD_TOKEN, UNUSED_TOKEN = timedelta(days=365), timedelta(days=90)
 SLOW_ROTATION = timedelta(days=1)
+SCARCE_DISK, FULL_DISK = 0.10, 0.02
 RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 # Listeners, notifiers, workers and their children, and some for an operator.
 OTHER_CONNECTIONS = 20
@@ -41,6 +43,7 @@ _SETTINGS = (
 def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     """Return all findings about this server. Without the database, return those that do not need it."""
     findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
+    findings += [finding for folder in _folders(env, data_dir) for finding in check_disk(folder)]
     try:
         if unmet := requirements.first_unmet():
             return [*findings, Finding("requirements", FAIL, unmet.sentence, unmet.next_step)]
@@ -110,6 +113,20 @@ def check_last_backup(data_dir: Path, now: datetime) -> Iterator[Finding]:
         yield Finding("backup", WARN, sentence, step)
 
 
+def check_disk(folder: Path) -> Iterator[Finding]:
+    """A full disk stops submits, logs and, with the embedded one, the database."""
+    try:
+        total, _, free = shutil.disk_usage(folder)
+    except OSError as error:
+        step = "mount or create it, for the user of the server"
+        yield Finding("disk", FAIL, f"{folder} cannot be read: {error.strerror}", step)
+        return
+    part = free / max(total, 1)
+    level = FAIL if part < FULL_DISK else WARN if part < SCARCE_DISK else OK
+    step = "free some space, or move the directory to a larger disk" if level != OK else ""
+    yield Finding("disk", level, f"{free / 2**30:,.1f} GiB ({part:.0%}) are free for {folder}", step)
+
+
 def check_tokens(old: Sequence[str]) -> Iterator[Finding]:
     """`old`: those valid tokens that are older than a year, or not used for three months."""
     if old:
@@ -176,6 +193,10 @@ def _unreachable(data_dir: Path, error: OperationalError) -> Finding:
         return Finding("database", FAIL, f"no server has used the data directory {data_dir}", step)
     step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
     return Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)
+
+
+def _folders(env: Env, data_dir: Path) -> list[Path]:
+    return [data_dir, Path(env.files_dir).absolute()] if env.files_dir else [data_dir]
 
 
 def _tokens(now: datetime) -> list[str]:

@@ -55,6 +55,21 @@ def test_listening_addresses_are_those_of_the_kernel() -> None:
         assert doctor.listening(any_.getsockname()[1]) == ["::"]
 
 
+@pytest.mark.parametrize(("free", "level"), [(30, "ok"), (9, "warn"), (1, "fail")])
+def test_scarce_disk_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, level: str) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: (100 << 30, 0, free << 30))
+    [finding] = doctor.check_disk(tmp_path)
+    assert (finding.level, bool(finding.next_step)) == (level, level != "ok")
+    assert f"{free}.0 GiB" in finding.says
+
+
+@pytest.mark.django_db
+def test_missing_directory_of_files_is_noticed(tmp_path: Path) -> None:
+    """Such as one whose network share is not mounted."""
+    findings = doctor.examine(Env(files_dir=str(tmp_path / "no such share")), tmp_path, NOW)
+    assert [finding.level for finding in findings if finding.check == "disk"][-1] == "fail"
+
+
 def test_kernel_without_ipv6_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no table of such sockets."""
     monkeypatch.setattr(doctor, "Path", lambda name: Path(name.replace("tcp6", "no_such_table")))
