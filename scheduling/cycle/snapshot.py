@@ -88,7 +88,8 @@ class CommitBasis:
 
 
 def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
-    """Load a consistent snapshot: all queries see the same moment, which is also the plan's `now`.
+    """Load a consistent snapshot: all queries see the same moment, which is also the plan's `now`. In a transaction of
+    the caller they see what is committed between them, and a job that starts meanwhile counts as running.
 
     `is_whole`: load the cluster even without pending jobs, and as many array elements as explanations cover.
     `released`: jobs to include as if they were not held and had no dependencies."""
@@ -111,6 +112,10 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
         return Snapshot((), (), (), (), claims=load_nominations()), basis
     bookings = load_bookings()
     live = mark_inside(running(era), bookings)
+    if not is_own_transaction:
+        # Each query sees another moment, so a job that started between two of them waits and runs.
+        started = {job.job_id for job in live}
+        waiting = {id: pending for id, pending in waiting.items() if id not in started}
     free_nodes = nodes(live)
     view = _array_view(opened, waiting, heads, now, None if is_whole else free_nodes)
     basis.pending_groups = view.pending_groups

@@ -1,6 +1,7 @@
 """A snapshot that reads only what has changed equals one that reads everything."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -157,3 +158,22 @@ def test_era_ends_after_minutes(monkeypatch):
     assert eras.current_era() == first
     monkeypatch.setattr("scheduling.cycle.eras.time.monotonic", lambda: 310.0)
     assert eras.current_era() != first
+
+
+def test_job_that_starts_while_a_transaction_reads_counts_once(user, tenant, monkeypatch):
+    """Such as of a request with an Idempotency-Key, whose queries see different moments."""
+    make_node(gpus=1)
+    job_id = submit(user, tenant, gpu_count=1)
+    read_running = snapshot.running
+
+    def read_after_a_cycle(era):
+        monkeypatch.undo()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(run_cycle).result()
+            other.submit(lambda: connection.close()).result()
+        return read_running(era)
+
+    monkeypatch.setattr(snapshot, "running", read_after_a_cycle)
+    with transaction.atomic():
+        read, _ = snapshot.load(is_whole=True)
+    assert (read.jobs, [job.job_id for job in read.running]) == ((), [job_id])
