@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
-from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.problems import Problem, not_found, still_there
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
@@ -54,8 +54,7 @@ def find(delivery_id: int, identity: Identity) -> dict[str, Any]:
             raise _absent(delivery_id) from problem
         raise
     values = {"routes": [route.pk], "state": None, "id": delivery_id, "before": None, "limit": 1}
-    [row] = query(_LIST, values)
-    return _represent(row)
+    return _represent(still_there(query(_LIST, values), f"delivery {delivery_id}"))
 
 
 def replay(delivery_id: int, identity: Identity) -> dict[str, Any]:

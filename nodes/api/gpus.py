@@ -6,7 +6,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.problems import invalid
+from gpusched.lib.api.problems import invalid, still_there
 from gpusched.lib.api.rest import PAGED, cursor_number, is_true, page_limit, paged, read_body, read_query
 from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.job_request import FieldError
@@ -92,5 +92,5 @@ class Incidents(APIView):
 
 
 def _answer(device_id: int, message: str) -> Response:
-    [row] = query("SELECT health, health_note FROM nodes_device WHERE id = %s", [device_id])
-    return Response({"id": int(device_id), **row, "message": message})
+    rows = query("SELECT health, health_note FROM nodes_device WHERE id = %s", [device_id])
+    return Response({"id": int(device_id), **still_there(rows, f"GPU {device_id}"), "message": message})

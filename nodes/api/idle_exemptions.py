@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.problems import invalid, not_found
+from gpusched.lib.api.problems import invalid, not_found, still_there
 from gpusched.lib.api.rest import read_body
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import execute, query
@@ -80,7 +80,7 @@ class Exemptions(APIView):
             if not rows:
                 raise not_found(subject)
             log.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(exemption))
-        return Response(_represent(rows[0]["id"])[0], status=201)
+        return Response(still_there(_represent(rows[0]["id"]), f"exemption {rows[0]['id']}"), status=201)
 
 
 class OneExemption(APIView):

@@ -5,7 +5,7 @@ its readings show. Running ranks are left alone, and nothing here releases an al
 
 from collections.abc import Sequence
 
-from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.problems import Problem, not_found, still_there
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import columns, prepared, query
@@ -126,7 +126,7 @@ def quarantine(device_id: int, note: str, actor: str) -> str:
     """Quarantine a device until it is cleared; running jobs may end. Return a message. 404 for an unknown id."""
     text = f"{note} (by {actor})" if note else f"by {actor}"
     name, previous = _name(device_id), _health(device_id)
-    _announce(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
+    _announce(still_there(query(_QUARANTINE, [text[:200], device_id]), name)["node_id"])
     log.record("gpu.quarantine", name, previous, _health(device_id))
     return f"{name} takes no new jobs until it is cleared; what runs there may end"
 

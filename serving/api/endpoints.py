@@ -8,6 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import still_there
 from gpusched.lib.api.rest import (
     PAGED,
     decode_cursor,
@@ -189,7 +190,7 @@ def _answer(endpoint: Endpoint, **more: str) -> Response:
 
 
 def _represent(endpoint: Endpoint) -> dict[str, Any]:
-    return represent_endpoints(None, [endpoint.pk])[0]
+    return still_there(represent_endpoints(None, [endpoint.pk]), f"endpoint '{endpoint.name}'")
 
 
 def _users(names: list[str] | None, tenant_id: int, caller: Identity) -> list[int] | None:

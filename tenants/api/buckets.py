@@ -8,6 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
+from gpusched.lib.api.problems import still_there
 from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData
@@ -97,4 +98,4 @@ class OneBucket(APIView):
 
 
 def _one(bucket_id: int) -> dict[str, Any]:
-    return bucket_limits.represent(None, bucket_id)[0]
+    return still_there(bucket_limits.represent(None, bucket_id), f"bucket {bucket_id}")

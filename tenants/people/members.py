@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from gpusched import oidc
-from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.api.problems import Problem, invalid, not_found, still_there
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
@@ -143,5 +143,5 @@ def _require_another_owner(tenant: Tenant, membership: Membership) -> None:
 
 
 def _represent(tenant: Tenant, username: str) -> Row:
-    [row] = query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": username})
-    return row
+    rows = query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": username})
+    return still_there(rows, f"member '{username}' of tenant {tenant.name}")

@@ -57,7 +57,7 @@ def test_listening_addresses_are_those_of_the_kernel() -> None:
 
 @pytest.mark.parametrize(("free", "level"), [(30, "ok"), (9, "warn"), (1, "fail")])
 def test_scarce_disk_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, level: str) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: (100 << 30, 0, free << 30))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: (100 << 30, 0, free << 30))
     [finding] = doctor.check_disk(tmp_path)
     assert (finding.level, bool(finding.next_step)) == (level, level != "ok")
     assert f"{free}.0 GiB" in finding.says

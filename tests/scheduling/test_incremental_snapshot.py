@@ -13,7 +13,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from nodes.models import Node
-from scheduling.cycle import eras, snapshot
+from scheduling.cycle import eras, running_jobs, snapshot
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -164,7 +164,7 @@ def test_job_that_starts_while_a_transaction_reads_counts_once(user, tenant, mon
     """Such as of a request with an Idempotency-Key, whose queries see different moments."""
     make_node(gpus=1)
     job_id = submit(user, tenant, gpu_count=1)
-    read_running = snapshot.running
+    read_running = running_jobs.running
 
     def read_after_a_cycle(era):
         monkeypatch.undo()
@@ -173,7 +173,7 @@ def test_job_that_starts_while_a_transaction_reads_counts_once(user, tenant, mon
             other.submit(lambda: connection.close()).result()
         return read_running(era)
 
-    monkeypatch.setattr(snapshot, "running", read_after_a_cycle)
+    monkeypatch.setattr("scheduling.cycle.snapshot.running", read_after_a_cycle)
     with transaction.atomic():
         read, _ = snapshot.load(is_whole=True)
     assert (read.jobs, [job.job_id for job in read.running]) == ((), [job_id])

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from frontend.ui.page import as_sentence, page, perform, refusal, show
-from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.api.problems import Problem, invalid, still_there
 from gpusched.protocol.job_request import FieldError
 from serving.endpoints import activity
 from serving.endpoints import endpoints as actions
@@ -39,7 +39,7 @@ def endpoints(request: HttpRequest, identity: Identity) -> HttpResponse:
 @page
 def endpoint(request: HttpRequest, identity: Identity, tenant: str, name: str) -> HttpResponse:
     model = _find(identity, tenant, name)
-    [represented] = represent_endpoints(None, [model.pk])
+    represented = still_there(represent_endpoints(None, [model.pk]), f"endpoint '{name}'")
     context: dict[str, Any] = {
         **_WINDOW,
         "endpoint": represented,

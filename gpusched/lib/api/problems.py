@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
@@ -15,6 +15,7 @@ from gpusched.lib.db import outages
 from gpusched.lib.request_id import current_id
 from gpusched.protocol.job_request import FieldError
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 # During an outage of the database. A restart takes a second or two.
 RETRY_AFTER_SECONDS = 1
@@ -44,6 +45,14 @@ class Problem(Exception):
 def not_found(subject: str, next_step: str = "check the id") -> Problem:
     """Return a 404: the same for what does not exist and for what the caller may not see."""
     return Problem(404, "not_found", f"there is no {subject}, or you may not see it", next_step=next_step)
+
+
+def still_there(rows: Sequence[T], subject: str) -> T:
+    """Return the only row of an object that was found before; raise a 404 if it was removed meanwhile."""
+    if not rows:
+        raise not_found(subject)
+    [row] = rows
+    return row
 
 
 def invalid(errors: Sequence[FieldError]) -> Problem:
