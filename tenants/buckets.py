@@ -52,9 +52,15 @@ _TAKE = f"""
     SELECT a.*, k.level, k.spent, t.bucket_id IS NOT NULL AS is_taken
       FROM a LEFT JOIN locked k USING (id) LEFT JOIN taken t ON t.bucket_id = a.id ORDER BY a.id
 """
+# A bucket that is being deleted gets no level: its foreign key would fail at the commit. Only buckets without one are
+# locked, as a delete waits for the levels that this transaction has.
 _CREATE_LEVELS = f"""
+    WITH a AS MATERIALIZED ({_APPLICABLE}), kept AS MATERIALIZED (
+        SELECT b.id FROM tenants_tokenbucket b JOIN a USING (id)
+         WHERE NOT EXISTS (SELECT FROM tenants_bucketlevel l WHERE l.bucket_id = a.id AND l.user_id = a.level_of)
+         ORDER BY b.id FOR KEY SHARE OF b)
     INSERT INTO tenants_bucketlevel (bucket_id, user_id, level, level_at, spent, spent_on)
-    SELECT a.id, a.level_of, a.burst, a.now, 0, a.today FROM ({_APPLICABLE}) a ON CONFLICT DO NOTHING
+    SELECT a.id, a.level_of, a.burst, a.now, 0, a.today FROM a JOIN kept USING (id) ON CONFLICT DO NOTHING
 """
 # A bucket that was created since has lost no tokens.
 _REFUND = f"""

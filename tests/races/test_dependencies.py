@@ -31,6 +31,7 @@ class Elsewhere:
 
     def __init__(self, work):
         self.is_done, self.may_commit = threading.Event(), threading.Event()
+        self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run, args=(work,))
         self.thread.start()
 
@@ -40,6 +41,8 @@ class Elsewhere:
                 work()
                 self.is_done.set()
                 self.may_commit.wait(20)
+        except Exception as error:  # noqa: BLE001 the test compares it
+            self.error = error
         finally:
             connections.close_all()
 
