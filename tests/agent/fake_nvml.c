@@ -3,7 +3,8 @@
  *
  *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid|more|mig
  *
- * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus) or gone (not counted any more). An xid is told
+ * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus), shut (lost, and it cannot be opened either) or gone
+ * (not counted any more). Without the file the driver is not loaded: what had opened it must close it first. An xid is told
  * once each time that its text changes ("79", "79 again"; "79@2": of GPU instance 2). more: SM MHz, memory MHz, power limit in
  * milliwatts, ECC errors corrected and not, by commas. mig: empty if the mode is off, else one instance per slot by commas,
  * each gpu_slices/compute_slices/memory_mb/used_mb/name/pid (the name and the pid may be missing), or nothing for a slot
@@ -29,12 +30,15 @@ static char told[MOST][WIDTH];
 static int watched[MOST];
 static unsigned count;
 static int opened;
+static int stale;  /* the driver was unloaded under the open library */
 
 static int load(void) {
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[2048];
-    if (!file) return 0;
+    if (!file) stale = opened > 0;
+    if (stale && file) fclose(file);
+    if (!file || stale) return 0;
     count = 0;
     while (count < MOST && fgets(line, sizeof line, file)) {
         char *rest = line;
@@ -49,12 +53,14 @@ static int load(void) {
     return 1;
 }
 
+#define IS_LOST(index) (!strcmp(fields[index][7], "lost") || IS_SHUT(index))
+#define IS_SHUT(index) (!strcmp(fields[index][7], "shut"))
 #define INDEX(device) ((unsigned)(uintptr_t)(device) - 1)
 #define LOOK(device)                                          \
     if (!opened) return UNINITIALIZED;                        \
     if (!load()) return NOT_LOADED;                           \
     if (INDEX(device) >= count) return INVALID;               \
-    if (!strcmp(fields[INDEX(device)][7], "lost")) return LOST;
+    if (IS_LOST(INDEX(device))) return LOST;
 #define FIELD(device, n)                                      \
     LOOK(device)                                              \
     const char *text = fields[INDEX(device)][n];              \
@@ -95,14 +101,20 @@ static int more_unsigned(void *device, int n, unsigned *to) {
     return code;
 }
 
-int nvmlInit_v2(void) { return load() ? (opened++, SUCCESS) : NOT_LOADED; }
+/* As the real one: counts, and only the first one connects. */
+int nvmlInit_v2(void) { return opened || load() ? (opened++, SUCCESS) : NOT_LOADED; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
-int nvmlShutdown(void) { return opened ? (opened--, SUCCESS) : UNINITIALIZED; }
+int nvmlShutdown(void) {
+    if (!opened) return UNINITIALIZED;
+    if (!--opened) stale = 0;
+    return SUCCESS;
+}
 const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : code == NOT_SUPPORTED ? "Not Supported" : "an error"; }
 int nvmlSystemGetDriverVersion(char *to, unsigned size) { snprintf(to, size, "580.00.00-fake"); return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *found) { if (!load()) return UNINITIALIZED; *found = count; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     if (!load() || index >= count) return INVALID;
+    if (IS_SHUT(index)) return LOST;
     *device = (void *)(uintptr_t)(index + 1);
     return SUCCESS;
 }
@@ -194,7 +206,8 @@ int nvmlDeviceGetAttributes_v2(void *device, attributes_t *attributes) {
     return SUCCESS;
 }
 int nvmlDeviceGetPciInfo_v3(void *device, pci_t *pci) {
-    /* The address is the driver's own and is known of a lost device, too. */
+    /* The address is the driver's own and is known of a lost device, too, but not of one that cannot be opened. */
+    if (IS_SHUT(INDEX(device))) return LOST;
     memset(pci, 0, sizeof *pci);
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", INDEX(device) + 1);
     return SUCCESS;

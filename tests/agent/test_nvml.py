@@ -17,6 +17,7 @@ from tests.agent.control import Control, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
+LOST_FIRST = {"GPU-fake-0": True, "GPU-fake-1": False}
 READ_GPUS = """
 import json, sys, msgspec
 from gpusched.agent.gpus.nvml import Nvml
@@ -109,6 +110,18 @@ def test_lost_device_does_not_affect_the_others(read_gpus: ReadGpus) -> None:
     assert (first["uuid"], first["lost"]) == ("GPU-fake-0", True)
     assert first["temperature_celsius"] is None
     assert (second["lost"], second["temperature_celsius"]) == (False, 31)
+
+
+def test_lost_device_is_reported_when_the_driver_cannot_open_it(read_gpus: ReadGpus) -> None:
+    """What `nvidia-smi` calls "Unable to determine the device handle": it has no address either."""
+    read_gpus(A100 + "||", A100)
+    for _ in range(2):
+        first, second = read_gpus(A100.replace("ok", "shut") + "||", A100)["readings"]
+        assert {first["uuid"]: first["lost"], second["uuid"]: second["lost"]} == LOST_FIRST
+    [first, _] = read_gpus(A100.replace("ok", "shut") + "||79", A100)["readings"]
+    assert [xid["code"] for xid in first["xids"]] == [79]
+    first, second = read_gpus(A100, A100)["readings"]
+    assert (first["lost"], second["lost"]) == (False, False)
 
 
 def test_xids_are_repeated_for_their_device_for_a_while(read_gpus: ReadGpus) -> None:

@@ -1,10 +1,12 @@
 """The only file that touches NVML (through nvidia-ml-py). A value that the driver does not report is None, never 0 or a
 guess."""
 
+import ctypes
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -53,6 +55,8 @@ class Nvml:
         self._watched: set[int] = set()
         # The latest time (monotonic) of each code of each UUID: many of one GPU displace none of another.
         self._xids: dict[tuple[str, int], float] = {}
+        # Index -> the GPU as it was last seen there: a lost one may no longer report its UUID or its address.
+        self._seen: dict[int, _Gpu] = {}
 
     @_locked
     def is_available(self) -> bool:
@@ -84,11 +88,11 @@ class Nvml:
         if not self.is_available():
             return []
         facts: list[DeviceFacts] = []
-        handles = dict(self._handles())
+        handles = {index: handle for index, handle in self._handles() if handle is not None}
         linked = islands(sorted(handles), lambda first, second: _is_linked(handles[first], handles[second]))
         for index, handle in handles.items():
             try:
-                facts += [_facts(device, linked.get(index)) for device in _devices(index, handle)]
+                facts += [_facts(device, linked.get(index)) for device in self._devices(index, handle)]
             except pynvml.NVMLError as error:
                 self._warn(f"GPU {index} does not identify itself: {error}")
             except DeviceLost:
@@ -101,7 +105,7 @@ class Nvml:
         if not self.is_available():
             return []
         handles = self._handles()
-        readings = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
+        readings = [reading for index, handle in handles for reading in self._readings(index, handle, _reading)]
         self._collect_xids(handles)
         now = time.monotonic()
         self._xids = {xid: at for xid, at in self._xids.items() if now - at < XID_SECONDS}
@@ -114,8 +118,30 @@ class Nvml:
     def read_use(self, devices: Collection[str]) -> list[Reading]:
         """Return readings of memory and processes alone, of these devices."""
         handles = self._handles() if self.is_available() else []
-        readings = [reading for index, handle in handles for reading in _readings(index, handle, _use)]
+        readings = [reading for index, handle in handles for reading in self._readings(index, handle, _use)]
         return [reading for reading in readings if reading.uuid in devices]
+
+    def _devices(self, index: int, gpu: Any) -> "list[_Device]":
+        """Return the devices of a GPU, and remember them. Raises DeviceLost or NVMLError."""
+        devices = _devices(index, gpu)
+        uuids = {device.uuid: device.instance for device in devices}
+        self._seen[index] = _Gpu(_address(gpu), _bus(gpu), uuids)
+        return devices
+
+    def _readings(self, index: int, gpu: Any, ask: "Callable[[_Device], Reading]") -> list[Reading]:
+        """Return a reading of each device of a GPU. `gpu`: its handle; None if it cannot be opened."""
+        if gpu is not None:
+            with suppress(DeviceLost, pynvml.NVMLError):
+                return [ask(device) for device in self._devices(index, gpu)]
+        return [Reading(uuid=uuid, lost=True) for uuid in self._seen[index].uuids] if index in self._seen else []
+
+    def _uuids_of(self, gpu: Any, instance: int) -> list[str]:
+        """Return the UUIDs last seen on the GPU of an event, even if it is lost; only those of one GPU instance if
+        `instance` names one."""
+        # By the handle too: a lost GPU may not report its address on the bus.
+        names = {_address(gpu), _bus(gpu)} - {None}
+        uuids = next((seen.uuids for seen in self._seen.values() if names & {seen.address, seen.bus}), {})
+        return [uuid for uuid, its in uuids.items() if instance == NO_INSTANCE or its in (None, instance)]
 
     def _collect_xids(self, handles: list[tuple[int, Any]]) -> None:
         """Store the Xids since the last call. A driver or device that reports no Xids has none."""
@@ -124,7 +150,7 @@ class Nvml:
             for _ in range(MAX_EVENTS):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                    uuids = _uuids_at(event.device, int(event.gpuInstanceId))
+                    uuids = self._uuids_of(event.device, int(event.gpuInstanceId))
                     self._xids |= {(uuid, int(event.eventData)): time.monotonic() for uuid in uuids}
         except pynvml.NVMLError:
             return  # no more events (a timeout), or no support for events
@@ -133,7 +159,7 @@ class Nvml:
         if self._events is None:
             self._events = pynvml.nvmlEventSetCreate()
         for index, handle in handles:
-            if index in self._watched:
+            if handle is None or index in self._watched:
                 continue
             self._watched.add(index)
             try:
@@ -143,6 +169,7 @@ class Nvml:
                 continue
 
     def _handles(self) -> list[tuple[int, Any]]:
+        """Return the index and the handle of each GPU; None of one that cannot be opened, as a lost one may not be."""
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
@@ -151,12 +178,13 @@ class Nvml:
             self._is_open = False
             self._events, self._watched = None, set()
             return []
-        handles = []
+        handles: list[tuple[int, Any]] = []
         for index in range(count):
             try:
                 handles.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
                 self._warn(f"GPU {index} cannot be opened: {error}")
+                handles.append((index, None))
         return handles
 
     def _warn(self, text: str) -> None:
@@ -178,8 +206,25 @@ class _Device:
     slices: int | None = None
 
 
-# PCI address -> UUIDs last seen there, with their GPU instance: a lost device no longer reports its own.
-_last_uuids: dict[str, dict[str, int | None]] = {}
+@dataclass(frozen=True)
+class _Gpu:
+    """A GPU as it was last seen: the address of its handle, that on the PCI bus, and its devices by UUID, with their
+    GPU instance."""
+
+    address: int | None
+    bus: str | None
+    uuids: dict[str, int | None]
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _bus(gpu: Any) -> str | None:
+    try:
+        return _text(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId)
+    except DeviceLost:
+        return None
 
 
 def _devices(index: int, gpu: Any) -> list[_Device]:
@@ -191,9 +236,6 @@ def _devices(index: int, gpu: Any) -> list[_Device]:
         devices = [device for slot in range(slots) if (device := _instance(index, gpu, slot)) is not None]
     else:
         devices = [_Device(index, uuid, gpu, gpu)]
-    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId)
-    if bus is not None:
-        _last_uuids[bus] = {device.uuid: device.instance for device in devices}
     return devices
 
 
@@ -246,13 +288,6 @@ def _is_linked(first: Any, second: Any) -> bool:
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _readings(index: int, gpu: Any, ask: Callable[[_Device], Reading]) -> list[Reading]:
-    try:
-        return [ask(device) for device in _devices(index, gpu)]
-    except (DeviceLost, pynvml.NVMLError):
-        return [Reading(uuid=uuid, lost=True) for uuid in _uuids_at(gpu)]
-
-
 def _reading(device: _Device) -> Reading:
     """Return a device's full reading. A MIG instance has its own memory and processes; heat, clocks and errors are its
     GPU's, and its share of the GPU's power is unknown."""
@@ -296,13 +331,6 @@ def _ecc(gpu: Any, kind: int) -> int | None:
     return _ask(lambda: int(pynvml.nvmlDeviceGetTotalEccErrors(gpu, kind, pynvml.NVML_VOLATILE_ECC)))
 
 
-def _uuids_at(gpu: Any, instance: int = NO_INSTANCE) -> list[str]:
-    """Return the UUIDs last seen on this GPU, even if it is lost; only those of one GPU instance if `instance` names
-    one."""
-    uuids = _last_uuids.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId) or "", {})
-    return [uuid for uuid, gpu_instance in uuids.items() if instance == NO_INSTANCE or gpu_instance in (None, instance)]
-
-
 def _ask(question: Callable[[], T]) -> T | None:
     """Return the answer; None if this driver or device does not support the question. Raises DeviceLost."""
     try:
@@ -324,10 +352,3 @@ def _need(question: Callable[[], str | bytes]) -> str:
 def _text(question: Callable[[], str | bytes]) -> str | None:
     answer = _ask(question)
     return answer.decode() if isinstance(answer, bytes) else answer
-
-
-def _text_or_lost(question: Callable[[], str | bytes]) -> str | None:
-    try:
-        return _text(question)
-    except DeviceLost:
-        return None
