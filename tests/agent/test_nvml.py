@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,15 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 
 LOST_FIRST = {"GPU-fake-0": True, "GPU-fake-1": False}
 READ_GPUS = """
-import json, sys, msgspec
+import json, logging, sys, msgspec
 from gpusched.agent.gpus.nvml import Nvml
-nvml = Nvml()
+nvml, log = Nvml(), logging.Handler()
+log.emit = lambda record: logged.append(record.getMessage())
+logging.getLogger().addHandler(log)
 for line in sys.stdin:
-    told = {"facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
+    logged = []
+    told = {"logged": logged, "facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
+    told["complaint"] = nvml.complaint
     print(msgspec.json.encode(told).decode(), flush=True)
 """
 
@@ -122,6 +127,14 @@ def test_lost_device_is_reported_when_the_driver_cannot_open_it(read_gpus: ReadG
     assert [xid["code"] for xid in first["xids"]] == [79]
     first, second = read_gpus(A100, A100)["readings"]
     assert (first["lost"], second["lost"]) == (False, False)
+
+
+def test_complaint_ends_with_its_cause(read_gpus: ReadGpus) -> None:
+    """A hint that a GPU is lost must not stay on the node's page after it is back. Each problem is logged once."""
+    lost, shut = A100.replace("ok", "lost"), A100.replace("ok", "shut")
+    views = [read_gpus(*devices) for devices in ([lost, A100, shut], [lost, A100, shut], [A100, A100, shut], [A100])]
+    assert [re.findall(r"GPU \d", view["complaint"]) for view in views] == [["GPU 2", "GPU 0"]] * 2 + [["GPU 2"], []]
+    assert [len(view["logged"]) for view in views] == [2, 0, 0, 0]
 
 
 def test_xids_are_repeated_for_their_device_for_a_while(read_gpus: ReadGpus) -> None:

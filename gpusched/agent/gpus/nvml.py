@@ -50,7 +50,7 @@ class Nvml:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._is_open = False
-        self._complaint = ""
+        self._complaints: dict[int | str, str] = {}  # by index; "": of the driver
         self._events: Any = None
         self._watched: set[int] = set()
         # The latest time (monotonic) of each code of each UUID: many of one GPU displace none of another.
@@ -66,16 +66,15 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._warn(f"no GPUs through NVML: {error}")
+            self._complain("", f"no GPUs through NVML: {error}")
             return False
         self._is_open = True
-        self._complaint = ""
         return True
 
     @property
     def complaint(self) -> str:
-        """The problem of the latest call; empty if there was none."""
-        return self._complaint
+        """The problems of the driver, or of GPUs when they were listed last; empty if there are none."""
+        return "; ".join(self._complaints.values())
 
     @_locked
     def driver_version(self) -> str | None:
@@ -93,10 +92,11 @@ class Nvml:
         for index, handle in handles.items():
             try:
                 facts += [_facts(device, linked.get(index)) for device in self._devices(index, handle)]
+                self._complaints.pop(index, None)
             except pynvml.NVMLError as error:
-                self._warn(f"GPU {index} does not identify itself: {error}")
+                self._complain(index, f"GPU {index} does not identify itself: {error}")
             except DeviceLost:
-                self._warn(f"GPU {index} is lost")
+                self._complain(index, f"GPU {index} is lost")
         return facts
 
     @_locked
@@ -174,23 +174,24 @@ class Nvml:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             # After a driver reload the library must be opened anew.
-            self._warn(f"NVML stopped answering, opening it again: {error}")
+            self._complain("", f"NVML stopped answering, opening it again: {error}")
             self._is_open = False
             self._events, self._watched = None, set()
             return []
+        self._complaints = {of: text for of, text in self._complaints.items() if isinstance(of, int) and of < count}
         handles: list[tuple[int, Any]] = []
         for index in range(count):
             try:
                 handles.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
-                self._warn(f"GPU {index} cannot be opened: {error}")
+                self._complain(index, f"GPU {index} cannot be opened: {error}")
                 handles.append((index, None))
         return handles
 
-    def _warn(self, text: str) -> None:
-        if text != self._complaint:
+    def _complain(self, of: int | str, text: str) -> None:
+        if text != self._complaints.get(of):
             logger.warning(text)
-        self._complaint = text
+        self._complaints[of] = text
 
 
 @dataclass(frozen=True)
