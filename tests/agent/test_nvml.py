@@ -41,8 +41,10 @@ def read_gpus(environment: dict[str, str]) -> Any:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
 
-    def at(*devices: str) -> dict[str, Any]:
-        set_devices(environment, *devices)
+    def at(*devices: str | None) -> dict[str, Any]:
+        set_devices(environment, *filter(None, devices))
+        if None in devices:  # no driver
+            Path(environment["FAKE_NVML"]).unlink()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
@@ -168,6 +170,19 @@ def test_driver_that_appears_later_is_used(read_gpus: ReadGpus, environment: dic
     assert not path.exists()
     assert read_gpus()["facts"] == []
     assert len(read_gpus(A100)["facts"]) == 1
+
+
+def test_devices_are_lost_while_the_driver_is_gone_and_come_back_with_it(
+    read_gpus: ReadGpus, environment: dict[str, str]
+) -> None:
+    """The library must be closed before it is opened anew: it counts how often it was opened."""
+    read_gpus(A100, A100)
+    for _ in range(2):
+        view = read_gpus(None)
+        assert (view["facts"], [reading["lost"] for reading in view["readings"]]) == ([], [True, True])
+    view = read_gpus(A100, A100)
+    assert [reading["lost"] for reading in view["readings"]] == [False, False]
+    assert len(view["facts"]) == 2
 
 
 def test_node_without_nvml_is_a_cpu_node() -> None:

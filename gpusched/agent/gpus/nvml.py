@@ -84,8 +84,6 @@ class Nvml:
     def devices(self) -> list[DeviceFacts]:
         """Return the present devices; for a GPU in MIG mode its instances instead of itself. A device that does not
         report its UUID is left out: no job could be given it."""
-        if not self.is_available():
-            return []
         facts: list[DeviceFacts] = []
         handles = {index: handle for index, handle in self._handles() if handle is not None}
         linked = islands(sorted(handles), lambda first, second: _is_linked(handles[first], handles[second]))
@@ -101,9 +99,7 @@ class Nvml:
 
     @_locked
     def read(self) -> list[Reading]:
-        """Return a full reading of each device."""
-        if not self.is_available():
-            return []
+        """Return a full reading of each device. Without the driver, all that were seen before are lost."""
         handles = self._handles()
         readings = [reading for index, handle in handles for reading in self._readings(index, handle, _reading)]
         self._collect_xids(handles)
@@ -117,7 +113,7 @@ class Nvml:
     @_locked
     def read_use(self, devices: Collection[str]) -> list[Reading]:
         """Return readings of memory and processes alone, of these devices."""
-        handles = self._handles() if self.is_available() else []
+        handles = self._handles()
         readings = [reading for index, handle in handles for reading in self._readings(index, handle, _use)]
         return [reading for reading in readings if reading.uuid in devices]
 
@@ -169,15 +165,11 @@ class Nvml:
                 continue
 
     def _handles(self) -> list[tuple[int, Any]]:
-        """Return the index and the handle of each GPU; None of one that cannot be opened, as a lost one may not be."""
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            # After a driver reload the library must be opened anew.
-            self._complain("", f"NVML stopped answering, opening it again: {error}")
-            self._is_open = False
-            self._events, self._watched = None, set()
-            return []
+        """Return the index and the handle of each GPU; None of one that cannot be opened, as a lost one may not be, nor
+        any while the driver is gone."""
+        count = self._count()
+        if count is None:
+            return [(index, None) for index in self._seen]
         self._complaints = {of: text for of, text in self._complaints.items() if isinstance(of, int) and of < count}
         handles: list[tuple[int, Any]] = []
         for index in range(count):
@@ -187,6 +179,31 @@ class Nvml:
                 self._complain(index, f"GPU {index} cannot be opened: {error}")
                 handles.append((index, None))
         return handles
+
+    def _count(self) -> int | None:
+        """Return the number of GPUs; None if the driver does not answer, also once it is opened anew."""
+        if self._is_open:
+            with suppress(pynvml.NVMLError):
+                return int(pynvml.nvmlDeviceGetCount())
+            logger.warning("NVML stopped answering, opening it again")
+            self._close()
+        if not self.is_available():
+            return None
+        try:
+            count = int(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError as error:
+            self._complain("", f"NVML does not answer: {error}")
+            self._close()
+            return None
+        self._seen = {}  # the driver may have numbered the GPUs anew
+        return count
+
+    def _close(self) -> None:
+        """Close the library, as after a driver reload: while it is open, opening it again only counts."""
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+        self._is_open = False
+        self._events, self._watched = None, set()
 
     def _complain(self, of: int | str, text: str) -> None:
         if text != self._complaints.get(of):
