@@ -7,12 +7,13 @@ from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, columns, execute, prepared
 from gpusched.lib.hooks import hook
 from gpusched.protocol import xids
-from gpusched.protocol.agent_messages import Hint, Isolation, NodeFacts, Reading
+from gpusched.protocol.agent_messages import DeviceFacts, Hint, Isolation, NodeFacts, Reading
 from nodes.health import device_health, thermal
 
 # Agents report an Xid for a minute; older ones are ignored.
 MAX_SECONDS_AGO = 3600
 _MAX_HINTS = 20
+MAX_SMALLINT = 32_767
 _HEARTBEAT = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NULL ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off
@@ -47,7 +48,7 @@ def mark_online(node_ids: Sequence[int]) -> None:
 def store_facts(node_id: int, facts: NodeFacts) -> None:
     """Store what an agent reports of its machine. A device that it no longer lists is lost; one that it lists again is
     back. Allocations stay as they are, and so does the memory of a device whose driver does not answer: the share of it
-    that a job holds is what the job costs."""
+    that a job holds is what the job costs. A device never has less memory than jobs hold of it."""
     if not _store_machine(node_id, facts):
         return  # it was removed meanwhile
     _store_devices(node_id, facts)
@@ -61,14 +62,14 @@ def _store_machine(node_id: int, facts: NodeFacts) -> int:
         " labels = %s::jsonb, driver_version = %s, runtimes = %s::jsonb, isolation = %s::jsonb,"
         " hints = %s::jsonb, pretend = %s WHERE id = %s AND removed_at IS NULL",
         [
-            facts.hostname[:253],
-            facts.boot_id[:64],
-            facts.agent_version[:30],
+            _text(facts.hostname, 253),
+            _text(facts.boot_id, 64),
+            _text(facts.agent_version, 30),
             facts.cpu_cores,
             facts.memory_mb,
             as_json(facts.labels),
-            (facts.driver_version or "")[:50],
-            as_json({name[:30]: version[:50] for name, version in facts.runtimes.items()}),
+            _text(facts.driver_version or "", 50),
+            as_json({_text(name, 30): _text(version, 50) for name, version in facts.runtimes.items()}),
             as_json(_isolation(facts.isolation)),
             as_json([_bounded(hint) for hint in facts.hints[:_MAX_HINTS]]),
             facts.pretend,
@@ -78,11 +79,8 @@ def _store_machine(node_id: int, facts: NodeFacts) -> int:
 
 
 def _store_devices(node_id: int, facts: NodeFacts) -> None:
-    rows = [
-        (node_id, d.uuid[:80], d.index, d.model[:200], d.memory_mb, (d.pci_bus_id or "")[:32], d.numa_node,
-         d.nvlink_island, d.mig_parent[:80] if d.mig_parent else None, d.mig_slices)
-        for d in {d.uuid[:80]: d for d in facts.devices}.values()  # a duplicate UUID would fail the statement
-    ]  # fmt: skip
+    # A duplicate UUID would fail the statement.
+    rows = list({row[1]: row for row in (_device_row(node_id, device) for device in facts.devices)}.values())
     execute(
         """INSERT INTO nodes_device (node_id, uuid, index, model, memory_mb, pci_bus_id, numa_node, nvlink_island,
                                      mig_parent, mig_slices, health, held_whole, held_mb)
@@ -91,7 +89,7 @@ def _store_devices(node_id: int, facts: NodeFacts) -> None:
                          %s::text[], %s::int[]) AS t
            ON CONFLICT (node_id, uuid) DO UPDATE
               SET index = excluded.index, model = excluded.model,
-                  memory_mb = coalesce(excluded.memory_mb, nodes_device.memory_mb),
+                  memory_mb = greatest(coalesce(excluded.memory_mb, nodes_device.memory_mb), nodes_device.held_mb),
                   pci_bus_id = excluded.pci_bus_id, numa_node = excluded.numa_node,
                   nvlink_island = excluded.nvlink_island, mig_parent = excluded.mig_parent,
                   mig_slices = excluded.mig_slices,
@@ -101,7 +99,23 @@ def _store_devices(node_id: int, facts: NodeFacts) -> None:
     execute(
         "UPDATE nodes_device SET health = 'lost', health_note = '' WHERE node_id = %s AND uuid <> ALL(%s)"
         " AND health NOT IN ('lost', 'quarantined', 'degraded')",
-        [node_id, [device.uuid[:80] for device in facts.devices]],
+        [node_id, [row[1] for row in rows]],
+    )
+
+
+def _device_row(node_id: int, device: DeviceFacts) -> tuple[Any, ...]:
+    """Bound the facts of a device for storage: a value that no device can have is unknown, and costs no other fact."""
+    return (
+        node_id,
+        _text(device.uuid, 80),
+        _integer(device.index) or 0,
+        _text(device.model, 200),
+        _integer(device.memory_mb) or None,
+        _text(device.pci_bus_id or "", 32),
+        _integer(device.numa_node, MAX_SMALLINT),
+        _integer(device.nvlink_island, MAX_SMALLINT),
+        _text(device.mig_parent, 80) if device.mig_parent else None,
+        _integer(device.mig_slices, MAX_SMALLINT),
     )
 
 
@@ -109,13 +123,15 @@ def _isolation(isolation: Isolation | None) -> dict[str, Any]:
     """Bound the isolation facts for storage. Empty for an agent that does not report them."""
     if isolation is None:
         return {}
-    limits = [limit[:30] for limit in isolation.limits[:10]]
-    return {"cgroup": isolation.cgroup, "limits": limits, "users": isolation.users[:30], "why": isolation.why[:200]}
+    limits = [_text(limit, 30) for limit in isolation.limits[:10]]
+    users, why = _text(isolation.users, 30), _text(isolation.why, 200)
+    return {"cgroup": isolation.cgroup, "limits": limits, "users": users, "why": why}
 
 
 def _bounded(hint: Hint) -> dict[str, str]:
     level = "fail" if hint.level == "fail" else "warn"
-    return {"check": hint.check[:30], "level": level, "says": hint.says[:300], "next_step": hint.next_step[:300]}
+    says, next_step = _text(hint.says, 300), _text(hint.next_step, 300)
+    return {"check": _text(hint.check, 30), "level": level, "says": says, "next_step": next_step}
 
 
 # The columns of a reading and their types, except for its times.
@@ -159,7 +175,7 @@ def store_readings(readings: Sequence[tuple[int, Reading]]) -> None:
         processes = None if r.process_ids is None else len(r.process_ids)
         # An occupancy that only a newer agent reports counts as unknown.
         occupancy = "lost" if r.lost else r.occupancy if r.occupancy in device_health.OCCUPANCIES else None
-        occupant = r.occupant.replace("\x00", "")[:200] if occupancy in ("dirty", "foreign") else ""
+        occupant = _text(r.occupant, 200) if occupancy in ("dirty", "foreign") else ""
         if occupancy is not None and not r.lost:
             occupied.append((node_id, r.uuid, occupancy, occupant))
         rows.append(
@@ -185,6 +201,11 @@ def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[in
                 failure = (xid.seconds_ago, xids.sentence(xid.code))
                 latest[node_id, reading.uuid] = min(failure, latest.get((node_id, reading.uuid), failure))
     return [(*device, note, ago) for device, (ago, note) in latest.items()]
+
+
+def _text(value: str, length: int) -> str:
+    """Return the text without the character that PostgreSQL cannot store, and no longer than its column."""
+    return value.replace("\x00", "")[:length]
 
 
 def _smallint(value: int | None) -> int | None:

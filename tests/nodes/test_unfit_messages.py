@@ -1,6 +1,7 @@
 """Messages with values that fit no column: what is fit of them is written, and their node is alive."""
 
 import pytest
+from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Ended, Reading, Sync
 from jobs.models import Job
@@ -40,6 +41,36 @@ def test_duplicate_device_uuids_are_a_single_device(user, tenant):
     node.devices = [*node.devices, *node.devices]
     node.sync(facts=node.facts())
     assert Device.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"memory_mb": mb} for mb in (-1, 0, 1 << 31, 1 << 44)),  # 2⁴⁴ MiB: NVML's "not available" in bytes
+        *({"index": index} for index in (-1, 1 << 31)),
+        *({name: value} for name in ("numa_node", "nvlink_island", "mig_slices") for value in (-1, 1 << 15)),
+        *({name: "\0"} for name in ("uuid", "model", "pci_bus_id", "mig_parent")),
+    ],
+)
+def test_facts_are_stored_whatever_one_device_says(fields):
+    node = make_node(gpus=2)
+    first, second = node.devices
+    facts = replace(node.facts(), hostname="new", devices=[replace(first, **fields), replace(second, model="new")])
+    assert node.sync(facts=facts).error is None
+    assert Node.objects.get().hostname == "new"
+    assert Device.objects.get(uuid=second.uuid).model == "new"
+
+
+@pytest.mark.parametrize(("memory_mb", "stored_mb"), [(10_000, 20_000), (0, 81_920), (30_000, 30_000)])
+def test_facts_are_stored_when_a_shared_gpu_has_less_memory_than_is_held(user, tenant, memory_mb, stored_mb):
+    node = make_node(gpus=1)
+    submit(user, tenant, gpu_sharing="shared", gpu_memory_mb=20_000)
+    run_cycle()
+    node.start_all()
+    node.devices = [replace(node.devices[0], memory_mb=memory_mb)]
+    sync = Sync(seq=9, at=now(), boot_id="boot-1", facts=node.facts())
+    assert process_leniently(node.id, sync).error is None
+    assert Device.objects.get().memory_mb == stored_mb
 
 
 def test_unwritable_part_blocks_neither_its_node_nor_other_parts(user, tenant):
