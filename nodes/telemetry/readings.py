@@ -14,6 +14,7 @@ from nodes.health import device_health, thermal
 MAX_SECONDS_AGO = 3600
 _MAX_HINTS = 20
 MAX_SMALLINT = 32_767
+MAX_WATTS = 100_000.0
 _HEARTBEAT = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NULL ORDER BY id FOR UPDATE)
     UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off
@@ -179,10 +180,10 @@ def store_readings(readings: Sequence[tuple[int, Reading]]) -> None:
         if occupancy is not None and not r.lost:
             occupied.append((node_id, r.uuid, occupancy, occupant))
         rows.append(
-            (node_id, r.uuid, _smallint(r.utilisation_percent), _integer(r.memory_used_mb),
-             _smallint(r.temperature_celsius), r.power_watts, _integer(r.power_limit_watts), _integer(r.sm_clock_mhz),
-             _integer(r.memory_clock_mhz), _integer(r.throttle_reasons, 1 << 62), _integer(r.ecc_corrected, 1 << 62),
-             _integer(r.ecc_uncorrected, 1 << 62), processes, occupancy, occupant)
+            (node_id, r.uuid, _integer(r.utilisation_percent, 100), _integer(r.memory_used_mb),
+             _smallint(r.temperature_celsius), _watts(r.power_watts), _integer(r.power_limit_watts),
+             _integer(r.sm_clock_mhz), _integer(r.memory_clock_mhz), _integer(r.throttle_reasons, 1 << 62),
+             _integer(r.ecc_corrected, 1 << 62), _integer(r.ecc_uncorrected, 1 << 62), processes, occupancy, occupant)
         )  # fmt: skip
     policy = hook("policy_values")()
     prepared(_UPSERT, [policy["held_idle_percent"], *columns(rows, 2 + len(_READ_COLUMNS))])
@@ -211,6 +212,11 @@ def _text(value: str, length: int) -> str:
 def _smallint(value: int | None) -> int | None:
     """Return the value, or None if it does not fit a smallint."""
     return value if value is not None and -1000 <= value <= 1000 else None
+
+
+def _watts(value: float | None) -> float | None:
+    """Return the value, or None if no device can have it: one such reading would spoil the means of its roll-ups."""
+    return value if value is not None and 0 <= value <= MAX_WATTS else None
 
 
 def _integer(value: float | None, maximum: int = 1 << 30) -> int | None:

@@ -111,6 +111,12 @@ def test_unsupported_reading_is_unknown_and_never_zero(read_gpus: ReadGpus) -> N
     }  # fmt: skip
 
 
+def test_more_used_memory_than_there_is_is_unknown(read_gpus: ReadGpus) -> None:
+    """NVML has such a value for "not available"; as a size, it would look like memory that a job left behind."""
+    views = [read_gpus(f"NVIDIA A100|81920|{used}|0|31|55000|0|ok|") for used in (81920, 81921, (1 << 44) - 1)]
+    assert [view["readings"][0]["memory_used_mb"] for view in views] == [81920, None, None]
+
+
 def test_lost_device_does_not_affect_the_others(read_gpus: ReadGpus) -> None:
     read_gpus(A100, A100)
     first, second = read_gpus(A100.replace("ok", "lost"), A100)["readings"]

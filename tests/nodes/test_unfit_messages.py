@@ -61,6 +61,26 @@ def test_facts_are_stored_whatever_one_device_says(fields):
     assert Device.objects.get(uuid=second.uuid).model == "new"
 
 
+@pytest.mark.parametrize(
+    ("field", "possible", "impossible"),
+    [
+        ("utilisation_percent", 100, (101, 255, -1, 1 << 32)),
+        ("power_watts", 700.5, (4294967.295, -1.0, 1e308)),
+        ("power_limit_watts", 700, (-1, 1e308)),
+        ("temperature_celsius", 31, (1 << 32, (1 << 64) - 1)),
+        ("memory_used_mb", 4, (-1, 1 << 44)),
+        ("ecc_uncorrected", 0, ((1 << 64) - 1,)),
+    ],
+)
+def test_impossible_reading_is_unknown(field, possible, impossible):
+    node = make_node(gpus=1)
+    stored = []
+    for value in (possible, *impossible):
+        assert node.sync(readings=[Reading(uuid=node.devices[0].uuid, **{field: value})]).error is None
+        stored.append(getattr(Device.objects.get().reading, field))
+    assert stored == [possible] + [None] * len(impossible)
+
+
 @pytest.mark.parametrize(("memory_mb", "stored_mb"), [(10_000, 20_000), (0, 81_920), (30_000, 30_000)])
 def test_facts_are_stored_when_a_shared_gpu_has_less_memory_than_is_held(user, tenant, memory_mb, stored_mb):
     node = make_node(gpus=1)

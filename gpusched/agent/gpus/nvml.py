@@ -331,7 +331,7 @@ def _reading(device: _Device) -> Reading:
 def _use(device: _Device) -> Reading:
     return Reading(
         uuid=device.uuid,
-        memory_used_mb=_ask(lambda: int(_memory(device.handle).used) // MIB),
+        memory_used_mb=_ask(lambda: _used_mb(_memory(device.handle))),
         process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device.handle)]),
     )
 
@@ -343,6 +343,11 @@ def _memory(handle: Any) -> Any:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_ArgumentVersionMismatch):
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _used_mb(memory: Any) -> int | None:
+    """Return the used MiB; None if they are more than there are, as NVML's value for "not available" is."""
+    return int(memory.used) // MIB if memory.used <= memory.total else None
 
 
 def _ecc(gpu: Any, kind: int) -> int | None:
