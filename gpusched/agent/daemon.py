@@ -29,12 +29,14 @@ from gpusched.agent.link import run_connection
 from gpusched.agent.log_shipping import run_shipping
 from gpusched.agent.node import Node
 from gpusched.agent.ranks.launcher import Launcher
-from gpusched.agent.supervision import Pulse, cancel_all, end_process, keep_running
+from gpusched.agent.supervision import Pulse, cancel_all, end_process, end_stuck, keep_running
 from gpusched.protocol.addresses import split
 
 logger = logging.getLogger(__name__)
 # Longer than all jobs take to end at their short grace, shorter than `up` waits for its parts.
 STOP_SECONDS = 7.0
+# Until the process ends although its threads still work: the next agent must report before the node counts as lost.
+THREADS_SECONDS = 2.0
 JOIN_PAUSE_SECONDS = 1.0
 MAX_AT_ONCE = 500
 
@@ -77,6 +79,8 @@ def run(plan: Plan) -> None:
             runner.run(_run(plan, joined, pool, http))
         except BaseException as error:  # noqa: BLE001 - it ends the process; closing the loop could block for ever
             end_process(error)
+        if not threads.have_ended(pool, THREADS_SECONDS):
+            end_stuck()
 
 
 @contextlib.contextmanager

@@ -119,6 +119,16 @@ async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
+def end_stuck() -> NoReturn:
+    """Exit with code 0 after an orderly stop, without waiting for threads that hang."""
+    try:
+        logger.warning("the agent ends while a thread hangs, perhaps in the driver or on a disk")
+        logging.shutdown()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
 def end_process(error: BaseException) -> NoReturn:
     """Log the reason and exit with code 1, without waiting for threads: one may hang in a driver for ever."""
     try:

@@ -3,6 +3,7 @@ And the order of the work in them."""
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,11 +11,12 @@ from typing import TypeVar
 T = TypeVar("T")
 # One node needs six at once: for its ranks, its driver, its facts, its trash, its logs and its streams.
 THREADS = 16
+_PREFIX = "agent"
 
 
 def start(count: int = THREADS) -> ThreadPoolExecutor:
     """Return a pool of threads that all run already. Raises RuntimeError if they cannot start."""
-    pool = ThreadPoolExecutor(count, thread_name_prefix="agent")
+    pool = ThreadPoolExecutor(count, thread_name_prefix=_PREFIX)
     started = threading.Barrier(count + 1)
     try:
         for _ in range(count):
@@ -24,6 +26,17 @@ def start(count: int = THREADS) -> ThreadPoolExecutor:
         started.abort()
         raise
     return pool
+
+
+def have_ended(pool: ThreadPoolExecutor, seconds: float) -> bool:
+    """End the threads once they have done their work. Return False if some still work after `seconds`: a driver, or a
+    disk, that hangs."""
+    pool.shutdown(wait=False)
+    until = time.monotonic() + seconds
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_PREFIX)]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 class Lane:

@@ -3,8 +3,8 @@
  *
  *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid|more|mig
  *
- * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus), shut (lost, and it cannot be opened either) or gone
- * (not counted any more). Without the file the driver is not loaded: what had opened it must close it first. An xid is told
+ * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus), shut (lost, and it cannot be opened either), gone
+ * (not counted any more) or hang (calls do not return). Without the file the driver is not loaded: what had opened it must close it first. An xid is told
  * once each time that its text changes ("79", "79 again"; "79@2": of GPU instance 2). more: SM MHz, memory MHz, power limit in
  * milliwatts, ECC errors corrected and not, by commas. mig: empty if the mode is off, else one instance per slot by commas,
  * each gpu_slices/compute_slices/memory_mb/used_mb/name/pid (the name and the pid may be missing), or nothing for a slot
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6, NO_FUNCTION = 13 };
 enum { FIELDS = 13, MOST = 16, WIDTH = 256, SLOTS = 7, PARTS = 6, FIRST_MIG = 1000 };
@@ -60,6 +61,7 @@ static int load(void) {
     if (!opened) return UNINITIALIZED;                        \
     if (!load()) return NOT_LOADED;                           \
     if (INDEX(device) >= count) return INVALID;               \
+    while (!strcmp(fields[INDEX(device)][7], "hang")) pause(); \
     if (IS_LOST(INDEX(device))) return LOST;
 #define FIELD(device, n)                                      \
     LOOK(device)                                              \

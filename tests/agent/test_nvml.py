@@ -217,3 +217,18 @@ def test_agent_sends_nvml_readings(agent: Agent, control: Control, environment: 
     eventually(lambda: [r.temperature_celsius for r in control.syncs[-1].readings] == [77], 10, "the new reading")
     set_devices(environment, A100.replace("ok", "lost"))
     eventually(lambda: [r.lost for r in control.syncs[-1].readings] == [True], 10, "the loss")
+
+
+def test_agent_ends_on_sigterm_although_the_driver_hangs(
+    agent: Agent, control: Control, environment: dict[str, str]
+) -> None:
+    """A thread that hangs in the driver cannot be ended; the service must not wait for it."""
+    set_devices(environment, A100)
+    process = agent.start(environment=environment)
+    eventually(lambda: control.syncs and control.syncs[-1].readings, 20, "a reading")
+    set_devices(environment, A100.replace("ok", "hang"))
+    messages = len(control.syncs)
+    eventually(lambda: len(control.syncs) > messages + 20, 20, "messages without readings")
+    assert not control.syncs[-1].readings
+    process.terminate()
+    assert process.wait(10) == 0
