@@ -111,6 +111,14 @@ def test_doctor_reports_lost_and_missing_gpus(
     assert gpus["level"] == level and sentence in gpus["says"]
 
 
+def test_doctor_reports_a_driver_that_hangs(tmp_path: Path, environment: dict[str, str]) -> None:
+    """It does not hang itself: this is what an operator runs to learn what is wrong."""
+    set_devices(environment, A100.replace("|ok|", "|hang|"))
+    result = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment)
+    levels = {item["check"]: item["level"] for item in json.loads(result.stdout)}
+    assert (levels["driver"], "disk" in levels, "gpus" in levels) == ("fail", True, False)
+
+
 @pytest.mark.parametrize(("is_loaded", "level"), [(False, "warn"), (True, "fail")])
 def test_driver_without_its_library_fails_and_no_driver_is_a_warning(
     node: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_loaded: bool, level: str

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ from gpusched.proxies import ProxyError
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
 MIN_FREE_MB, FEW_FREE_MB = 512, 5120
 MIN_FREE_FILES = 10_000
+# A driver without persistence mode may take a second or two per GPU.
+DRIVER_SECONDS = 20.0
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -58,11 +61,10 @@ def examine(directory: Path, unit: Service | None = None) -> list[Finding]:
         settings = config.load()
     except ConfigError as error:
         return [Finding("config", FAIL, str(error), "correct it; nothing else was checked")]
-    nvml = Nvml()
-    devices = len(nvml.devices())
+    devices, found = _asked_driver()
     return [
         Finding("config", OK, "valid"),
-        *_driver(nvml, devices),
+        *found,
         *_runtimes(settings, devices, runtimes.versions(settings)),
         *_users(settings),
         _cgroup(settings, unit),
@@ -84,6 +86,25 @@ def hints(
         # A node without GPUs is healthy; its page explains how to set up the driver.
         if finding.level != OK and (finding.check, finding.level) != ("driver", WARN)
     ]
+
+
+def _asked_driver() -> tuple[int, list[Finding]]:
+    """Return the number of devices and what is wrong with them, also if the driver hangs: then in a thread that is
+    left behind."""
+    answers: list[tuple[int, list[Finding]]] = []
+
+    def ask() -> None:
+        nvml = Nvml()
+        devices = len(nvml.devices())
+        answers.append((devices, list(_driver(nvml, devices))))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(DRIVER_SECONDS)
+    if thread.is_alive():
+        sentence = f"it has not answered for {DRIVER_SECONDS:g} s"
+        return 0, [Finding("driver", FAIL, sentence, "look for Xids in the kernel's log, and reboot the node")]
+    return answers[0]
 
 
 def _driver(nvml: Nvml, devices: int) -> Iterator[Finding]:
