@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpusched.agent import identity as identities
 from gpusched.agent.credentials import Credentials
-from gpusched.agent.gpus.occupancy import OccupancyChecker
+from gpusched.agent.gpus.occupancy import DIRTY, OccupancyChecker
 from gpusched.agent.gpus.orphans import OrphanKiller
 from gpusched.agent.gpus.release_check import ReleaseCheck
 from gpusched.agent.host.machine import Machine
@@ -37,6 +37,9 @@ FACTS_SECONDS = 60.0
 FIRST_FACTS_SECONDS = 3.0
 # Between two readings, however rarely the agent reports: occupancy needs two in a row.
 READ_SECONDS = 1.0
+# A driver without persistence mode may take a second or two per GPU.
+HUNG_SECONDS = 30.0
+HUNG = "the driver has not answered for {:g} s"
 # A driver in trouble must not delay the report of a job's end.
 LAST_READ_SECONDS = 2.0
 
@@ -226,10 +229,25 @@ class Node:
         while True:
             # In the driver's lane, as the checks after ends: a reading from before an end is never sent after that
             # end's check.
-            readings = self._readings = await self._driver.run(self._read)
+            readings = self._readings = await self._next_readings()
             if self._names_others(readings):
                 self._facts_outdated.set()
             await asyncio.sleep(min(every_seconds, READ_SECONDS))
+
+    async def _next_readings(self) -> list[Reading]:
+        """Read the devices. While the driver hangs, report again and again that they are not known to be free."""
+        reading = asyncio.ensure_future(self._driver.run(self._read))
+        try:
+            seconds = HUNG_SECONDS
+            while not (await asyncio.wait({reading}, timeout=seconds))[0]:
+                devices = self._facts.devices if self._facts else []
+                self._readings = [
+                    Reading(uuid=device.uuid, occupancy=DIRTY, occupant=HUNG.format(HUNG_SECONDS)) for device in devices
+                ]
+                seconds = READ_SECONDS
+            return reading.result()
+        finally:
+            reading.cancel()
 
     async def keep_facts(self) -> None:
         """Read the machine's facts from time to time. Without them the server keeps the previous ones."""

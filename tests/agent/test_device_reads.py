@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from msgspec.structs import replace
 
+from gpusched.agent import node as node_module
 from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
 from gpusched.agent.host.machine import PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import Identity
 from gpusched.agent.node import Node
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.agent_messages import Ended, RankSpec, Reading, Run, Xid
+from gpusched.protocol.agent_messages import DeviceFacts, Ended, NodeFacts, RankSpec, Reading, Run, Xid
 from tests.agent.test_dropped_ranks import Recording
 
 GPU = "GPU-1"
@@ -81,6 +83,35 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
         assert isinstance(report, Ended) and list(report.left) == [GPU]
 
     asyncio.run(speak())
+
+
+def test_devices_are_not_free_while_the_driver_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No new job must get them, and jobs that run there are left alone."""
+    release = threading.Event()
+
+    class Hanging(Failed):
+        def facts(self) -> NodeFacts:
+            return replace(super().facts(), devices=[DeviceFacts(uuid=GPU, index=0, model="A100")])
+
+        def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
+            release.wait(20)
+            return [Reading(uuid=GPU, process_ids=[])]
+
+    async def speak() -> None:
+        monkeypatch.setattr(node_module, "HUNG_SECONDS", 0.05)
+        node = node_of(tmp_path, Hanging(), monkeypatch)
+        parts = [asyncio.create_task(part) for part in (node.keep_facts(), node.keep_reading(0.01))]
+        occupancies = []
+        while "clear" not in occupancies:
+            occupancies += [reading.occupancy for reading in (await node.message()).readings if reading.uuid == GPU]
+            if occupancies[-2:] == ["dirty", "dirty"]:  # again and again: a message may be lost
+                release.set()
+            await asyncio.sleep(0)
+        assert set(occupancies) == {"dirty", "clear"}
+        for part in parts:
+            part.cancel()
+
+    asyncio.run(asyncio.wait_for(speak(), 20))
 
 
 @pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
