@@ -165,6 +165,15 @@ def test_many_xids_of_one_device_displace_none_of_another(read_gpus: ReadGpus) -
     assert [xid["code"] for xid in second["xids"]] == [79]
 
 
+@pytest.mark.parametrize("fault", ["lost", "shut"])
+def test_xids_of_a_device_that_was_lost_at_first(fault: str, read_gpus: ReadGpus) -> None:
+    """As after a start of the agent before the reset of the GPU."""
+    read_gpus(A100.replace("ok", fault) + "||")
+    read_gpus(A100 + "||")
+    [reading] = read_gpus(A100 + "||79")["readings"]
+    assert [xid["code"] for xid in reading["xids"]] == [79]
+
+
 def test_device_without_xid_support_has_none(read_gpus: ReadGpus) -> None:
     read_gpus(A100 + "||-", A100 + "||")
     first, second = read_gpus(A100 + "||79", A100 + "||48")["readings"]

@@ -157,12 +157,14 @@ class Nvml:
         for index, handle in handles:
             if handle is None or index in self._watched:
                 continue
-            self._watched.add(index)
             try:
                 if pynvml.nvmlDeviceGetSupportedEventTypes(handle) & pynvml.nvmlEventTypeXidCriticalError:
                     pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+            except pynvml.NVMLError_GpuIsLost:
+                continue  # it may come back
             except pynvml.NVMLError:
-                continue
+                pass
+            self._watched.add(index)
 
     def _handles(self) -> list[tuple[int, Any]]:
         """Return the index and the handle of each GPU; None of one that cannot be opened, as a lost one may not be, nor
