@@ -213,12 +213,13 @@ class AgentHub:
 
 
 def renew_lease() -> None:
-    """Record that the server processes agents' messages. After a gap of three seconds the lease starts anew."""
+    """Record that the server processes agents' messages. After a gap of three seconds the lease starts anew, and if it
+    would start in the future: then the clock was set back."""
     execute(
         """INSERT INTO nodes_listenerlease (id, since, seen_at) VALUES (1, clock_timestamp(), clock_timestamp())
            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at,
               since = CASE WHEN nodes_listenerlease.seen_at < excluded.seen_at - interval '3 seconds'
-                           THEN excluded.since ELSE nodes_listenerlease.since END"""
+                           THEN excluded.since ELSE least(nodes_listenerlease.since, excluded.since) END"""
     )
 
 

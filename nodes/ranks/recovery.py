@@ -14,19 +14,19 @@ from nodes.ranks import rank_end
 logger = logging.getLogger(__name__)
 
 # Silence counts only while the server could receive messages without a break: after an outage of the control plane
-# every node has been silent, and none is dead.
+# every node has been silent, and none is dead. A message of the future is from before the clock was set back.
 _SILENT = """
     UPDATE nodes_node n SET state = 'lost'
       FROM nodes_listenerlease l
      WHERE n.state IN ('online', 'joined') AND n.removed_at IS NULL AND l.id = 1
        AND l.seen_at > clock_timestamp() - interval '3 seconds'
        AND l.since < clock_timestamp() - make_interval(secs => %(most)s)
-       AND coalesce(n.last_seen_at, n.joined_at) < clock_timestamp() - make_interval(secs => %(most)s)
+       AND abs(extract(epoch FROM clock_timestamp() - coalesce(n.last_seen_at, n.joined_at))) > %(most)s
     RETURNING n.id, n.name
 """
 _UNENDED = """
     SELECT s.job_id, s.number, s.rank, s.node_id,
-           greatest(coalesce(n.last_seen_at, clock_timestamp()), a.scheduled_at) AS at
+           greatest(least(n.last_seen_at, clock_timestamp()), a.scheduled_at) AS at
       FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_attempts a ON a.id = s.attempt_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
 """

@@ -41,6 +41,24 @@ class TestLost:
         assert (job.state, job.attempt) == ("scheduled", 2)
         assert second.start_all() == [f"{job_id}.2.0"]
 
+    def test_dead_node_is_lost_after_the_clock_was_set_back(self, user, tenant):
+        """By more than the server has run, as when a machine boots with a wrong clock."""
+        node = make_node(gpus=1)
+        job_id = submit(user, tenant, requeue=False)
+        run_cycle()
+        node.start_all()
+        an_hour_ahead = timezone.now() + timedelta(hours=1)
+        Node.objects.update(last_seen_at=an_hour_ahead)
+        ListenerLease.objects.update_or_create(id=1, defaults={"since": an_hour_ahead, "seen_at": an_hour_ahead})
+        renew_lease()
+        assert ListenerLease.objects.get().since <= timezone.now()
+        run_cycle()
+        assert Node.objects.get().state == "online", "it has had no time to report since then"
+        ListenerLease.objects.update(since=timezone.now() - timedelta(seconds=16))
+        run_cycle()
+        assert Node.objects.get().state == "lost"
+        assert Job.objects.filter(pk=job_id, ended_at__lte=timezone.now()).exists()
+
     def test_job_without_requeue_fails_when_its_node_is_lost(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, requeue=False)
