@@ -33,7 +33,8 @@ _IS_QUIET = """
         WHEN r.quiet_from < r.quiet_until THEN l.t >= r.quiet_from AND l.t < r.quiet_until
         ELSE l.t >= r.quiet_from OR l.t < r.quiet_until END
 """
-# Routes with something to send now. Only urgent deliveries ignore quiet hours, digests and earlier failures.
+# Routes with something to send now. Only urgent deliveries ignore quiet hours, digests and earlier failures. A send of
+# the future is from before the clock was set back.
 _ROUTES = f"""
     SELECT r.id, r.channel, r.sealed_target, r.sealed_secret, r.failures,
            CASE WHEN r.previous_secret_until > now() THEN r.sealed_previous_secret ELSE '' END AS sealed_previous,
@@ -41,8 +42,9 @@ _ROUTES = f"""
       FROM notifications_route r
      CROSS JOIN LATERAL (SELECT (now() AT TIME ZONE r.time_zone)::time AS t) l
      CROSS JOIN LATERAL (
-           SELECT r.retry_at <= now()
-              AND (r.channel = 'webhook' OR coalesce(r.last_sent_at <= now() - make_interval(secs => %(rest)s), true)
+           SELECT (r.failures = 0 OR r.retry_at <= now())
+              AND (r.channel = 'webhook' OR r.last_sent_at > now()
+                   OR coalesce(r.last_sent_at <= now() - make_interval(secs => %(rest)s), true)
                    OR r.last_sent_at <= now() - make_interval(secs => %(full_rest)s) AND (
                       SELECT count(*) FROM (
                           SELECT FROM notifications_delivery d WHERE d.route_id = r.id AND d.state = 'pending'
