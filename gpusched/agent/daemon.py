@@ -105,7 +105,7 @@ def _identity(plan: Plan, name: str) -> Identity:
         tls.verify(plan.url or current.url, current.ca_file, current.certificate_file)
     except tls.TlsFileError as error:
         raise JoinError(str(error)) from error
-    urls = split(plan.url)
+    urls = identities.addresses_in(plan.url) if plan.url else ()
     if urls and urls != split(current.url) and set(urls) & set(split(current.url)):
         # Another list of addresses of the same control plane.
         current = replace(current, url=",".join(urls))

@@ -12,7 +12,7 @@ import msgspec
 from gpusched import tls
 from gpusched.agent import answers, http_client
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.addresses import redirect_target, split
+from gpusched.protocol.addresses import is_address, redirect_target, split
 from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
@@ -81,7 +81,7 @@ def with_tls(identity: Identity, ca_file: str, certificate_file: str) -> Identit
 def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
     """Join, or join again, at the first of the addresses that answers, and store the credential. Raises JoinError."""
     token = _clean(token)
-    urls = split(url)
+    urls = addresses_in(url)
     joined = None
     sentences: list[str] = []
     for address in urls:
@@ -106,6 +106,15 @@ def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeF
     )
     save(directory, identity)
     return identity
+
+
+def addresses_in(text: str) -> tuple[str, ...]:
+    """Return the addresses in a text, at least one. Raises JoinError for what can be none."""
+    urls = split(text)
+    for url in urls or (text,):
+        if not is_address(url):
+            raise JoinError(f"{url!r} is not a server URL; use one like https://gpusched.example:8000")
+    return urls
 
 
 def _clean(token: str) -> str:

@@ -136,15 +136,7 @@ def _clean_url(text: str) -> str:
 
 def _clean_address(text: str) -> str:
     url = text.strip().rstrip("/")
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        # A UnicodeError, which is a ValueError, for characters or a length that no address has.
-        url.encode()
-        (parts.hostname or "").encode("idna").decode("idna")
-    except ValueError:
-        is_good = False
-    if not is_good:
+    if not addresses.is_address(url):
         raise Invalid(f"{text!r} is not a server URL", next_step="use one like https://gpusched.example:8000")
     return url.removesuffix("/api/v1")
 

@@ -8,6 +8,18 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
 
 
+def is_address(url: str) -> bool:
+    """Return True if the text can be the address of a server."""
+    try:
+        parts = urlsplit(url)
+        # A UnicodeError, which is a ValueError, for characters or a length that no address has.
+        url.encode()
+        (parts.hostname or "").encode("idna").decode("idna")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
 def is_local(text: str) -> bool:
     """Return True if traffic to these addresses stays on the machine. Requests to them bypass the proxies of the
     environment: a proxy does not lead back here, and would receive the token."""

@@ -46,6 +46,24 @@ def test_join_explains_its_failure(tmp_path: Path, control: Control) -> None:
         assert result.returncode == 1 and sentence in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://head..example.com", f"http://{64 * 'a'}.com", "http://[::1", "head:8000", "http://head:99999", ",", " "],
+)
+def test_agent_names_what_is_no_server_url(tmp_path: Path, control: Control, url: str) -> None:
+    """Also among several, and in a list that replaces that of a node which has joined."""
+    joined = str(tmp_path / "joined")
+    assert gpusched_agent("join", "--data-dir", joined, control.url, "j1.token").returncode == 0
+    for arguments in (
+        ("join", "--data-dir", str(tmp_path / "new"), url, "j1.token"),
+        ("run", "--data-dir", joined, "--url", url),
+        ("run", "--data-dir", joined, "--url", f"{control.url},{url}x"),
+    ):
+        result = gpusched_agent(*arguments)
+        assert result.returncode == 1 and "is not a server URL" in result.stderr, arguments
+        assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("token", ["", " ", "j1.a b", "„j1.token“", "j1.\ntoken"])
 def test_join_refuses_what_is_no_token_and_does_not_print_it(tmp_path: Path, control: Control, token: str) -> None:
     result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, token)
