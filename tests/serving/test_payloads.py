@@ -229,6 +229,7 @@ def test_payload_in_a_storage_that_does_not_answer_fails_its_request_alone(endpo
     large, small = send(endpoint, user, b"a" * (300 * KIB), b"b")
     requests = claim([large, small])
     monkeypatch.setattr(payloads, "read", fail)
+    monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.1)
     loaded, failed = asyncio.run(transfers.load(requests))
     assert [request.id for request in loaded] == [small]
     assert [(outcome.id, outcome.error_code) for outcome in failed] == [(large, "input_lost")]
@@ -248,9 +249,32 @@ def test_result_that_cannot_be_stored_fails_its_request(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(payloads, "store", fail)
+    monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.1)
     [outcome] = asyncio.run(transfers.store([Outcome(1, 1, b"x" * (300 * KIB))]))
     assert (outcome.error_code, outcome.result) == ("result_not_stored", None)
     assert str(error) in outcome.error
+
+
+def test_storage_that_fails_for_a_moment_costs_no_task(endpoint, user, monkeypatch):
+    """As an object store that asks to slow down, or a file server that restarts."""
+
+    def at_first_failing(work):
+        errors = [StorageError("slow down"), OSError(116, "Stale file handle")]
+
+        def maybe(argument):
+            if errors:
+                raise errors.pop()
+            return work(argument)
+
+        return maybe
+
+    requests = claim(send(endpoint, user, b"a" * (300 * KIB), b"b"))
+    for name in ("read", "store"):
+        monkeypatch.setattr(payloads, name, at_first_failing(getattr(payloads, name)))
+    loaded, failed = asyncio.run(transfers.load(requests))
+    assert ([len(request.payload) for request in loaded], failed) == ([300 * KIB, 1], [])
+    [outcome] = asyncio.run(transfers.store([Outcome(1, 1, b"x" * (300 * KIB))]))
+    assert (outcome.error_code, payloads.read(outcome.result_file)) == ("", b"x" * (300 * KIB))
 
 
 def test_files_are_deleted_with_their_task(endpoint, user, tmp_path):
