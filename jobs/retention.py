@@ -5,6 +5,7 @@ and the totals of ended jobs and attempts stay as they are."""
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pgtrigger
@@ -35,24 +36,27 @@ DeleteOthers = Callable[[Sequence[int], Sequence[int]], None]
 
 
 def run(delete_others: DeleteOthers, seconds: float = RUN_SECONDS) -> int:
-    """Process jobs whose retention is over, for at most `seconds`. Return how many."""
-    until = time.monotonic() + seconds
+    """Process jobs whose retention is over, for at most `seconds`. Return how many. A job with a log that cannot be
+    deleted stays; its failure is raised after all others are processed."""
+    until, logs = time.monotonic() + seconds, store.Deletion()
     env = settings.ENV
     rules = [
         _Rule(scope, state, days)
         for scope, text in ((JOBS, env.job_retention_days), (DETAILS, env.job_detail_retention_days))
         for state, days in retention_days(text).items()
     ]
-    return sum(_process(rule, delete_others, until) for rule in rules)
+    count = sum(_process(rule, delete_others, until, logs) for rule in rules)
+    logs.raise_failure()
+    return count
 
 
-def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
+def _process(rule: _Rule, delete_others: DeleteOthers, until: float, logs: store.Deletion) -> int:
     """Process batches in the order of ends. A job that is skipped (locked, or another job's dependency is undecided)
     is tried again in the next run; the jobs after it need not wait.
 
     A large array may lose its elements over several runs. Totals are exact after each batch, the array keeps the
     counts of its end, and its elements cannot be retried once some are deleted (jobs/actions/array_actions.py)."""
-    delete = _delete_jobs if rule.scope == JOBS else _delete_details
+    delete = partial(_delete_jobs if rule.scope == JOBS else _delete_details, logs)
     count, is_progress_kept = 0, True
     cursor = _progress(rule)
     while time.monotonic() < until:
@@ -154,14 +158,13 @@ _KEEP_TOTALS = """
 _IGNORED = ("jobs.JobEvent:append_only", "jobs.Job:tally_deleted", "jobs.Attempt:tally_deleted")
 
 
-def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
+def _delete_jobs(logs: store.Deletion, rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
     """Delete jobs with all that belongs to them. Return those that were deleted."""
 
     def delete() -> list[int]:
-        locked = _lock_expired(rule, ids, _LOCK)
+        locked = _drop_logs(logs, _lock_expired(rule, ids, _LOCK), is_latest_kept=False)
         if not locked:
             return []
-        _drop_logs(locked, is_latest_kept=False)
         attempts = [row[0] for row in rows("SELECT id FROM jobs_attempt WHERE job_id = ANY(%s::bigint[])", [locked])]
         with pgtrigger.ignore(*_IGNORED):
             delete_others(locked, attempts)
@@ -175,12 +178,11 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
     return retry_atomic(delete)
 
 
-def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
+def _delete_details(logs: store.Deletion, rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
     """Delete events, past reasons and all attempts but the latest. Return the ids of the jobs."""
 
     def delete() -> list[int]:
-        locked = _lock_expired(rule, ids, _LOCK_DETAILS)
-        _drop_logs(locked, is_latest_kept=True)
+        locked = _drop_logs(logs, _lock_expired(rule, ids, _LOCK_DETAILS), is_latest_kept=True)
         attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [locked])]
         with pgtrigger.ignore(*_IGNORED):
             delete_others([], attempts)
@@ -211,12 +213,14 @@ _LOGS = """
 """
 
 
-def _drop_logs(ids: list[int], *, is_latest_kept: bool) -> None:
-    """Delete logs of locked jobs before the rows that name them: if this process dies, no log stays without a row."""
+def _drop_logs(logs: store.Deletion, ids: list[int], *, is_latest_kept: bool) -> list[int]:
+    """Delete logs of locked jobs before the rows that name them: if this process dies, no log stays without a row.
+    Return the jobs whose logs could be deleted."""
     attempts = query(_LOGS, [ids, is_latest_kept])
-    for row in attempts:
-        for rank in range(row["ranks"]):
-            store.drop(row["job_id"], row["number"], rank)
+    kept = [row for row in attempts if not logs.of_attempt(row["job_id"], row["number"], row["ranks"])]
     execute(
-        "UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", [[row["id"] for row in attempts]]
+        "UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])",
+        [[row["id"] for row in attempts if row not in kept]],
     )
+    failed = {row["job_id"] for row in kept}
+    return [job_id for job_id in ids if job_id not in failed]

@@ -3,6 +3,7 @@
 Writes go by offset, so that repeated or late data never doubles a byte and missing data never leaves a gap. Reads and
 writes raise a 503 while the storage fails."""
 
+import logging
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,8 @@ _SPARE_BYTES = 1 << 20
 # Of one run: housekeeping's other tasks wait for it, and a task of more than 300 s is killed. An object storage takes a
 # request or two for each log.
 DROP_SECONDS, DROP_BATCH = 120.0, 100
+MAX_FAILURES = 10
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,15 +91,43 @@ _EXPIRED = """
 
 def drop_old(days: float, seconds: float = DROP_SECONDS) -> int:
     """Delete logs of attempts that ended more than `days` ago (0: none), for at most `seconds`. Return the number of
-    attempts. Each batch is recorded, so that a run that is killed loses little of its work."""
-    until, after, count = time.monotonic() + seconds, 0, 0
+    attempts. Each batch is recorded, so that a run that is killed loses little of its work. Raises the latest failure
+    after all others are deleted."""
+    until, after, count, deletion = time.monotonic() + seconds, 0, 0, Deletion()
     while days and time.monotonic() < until and (old := query(_EXPIRED, [after, days * 86400, DROP_BATCH])):
-        for row in old:
-            for rank in range(row["ranks"]):
-                drop(row["job_id"], row["number"], rank)
-        ids, after = columns([(row["id"],) for row in old], 1), old[-1]["id"]
+        dropped = [row for row in old if deletion.of_attempt(row["job_id"], row["number"], row["ranks"])]
+        ids, after = columns([(row["id"],) for row in dropped], 1), old[-1]["id"]
         count += execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", ids)
+    deletion.raise_failure()
     return count
+
+
+class Deletion:
+    """Delete logs one after the other. One that a damaged disk keeps does not keep the others; a storage that deletes
+    none of MAX_FAILURES in a row fails as a whole, as each try may take a minute."""
+
+    def __init__(self) -> None:
+        self._failure: Exception | None = None
+        self._in_a_row = 0
+
+    def of_attempt(self, job_id: int, attempt: int, ranks: int) -> bool:
+        """Delete the logs of an attempt. Return False if one could not be deleted."""
+        try:
+            for rank in range(ranks):
+                drop(job_id, attempt, rank)
+        except Exception as error:  # each storage raises its own
+            self._failure, self._in_a_row = error, self._in_a_row + 1
+            if self._in_a_row >= MAX_FAILURES:
+                raise
+            logger.warning("the log of job %d cannot be deleted: %r", job_id, error, extra={"job_id": job_id})
+            return False
+        self._in_a_row = 0
+        return True
+
+    def raise_failure(self) -> None:
+        """Raise the latest failure, if there was one: its task then counts as failed."""
+        if self._failure is not None:
+            raise self._failure
 
 
 def drop(job_id: int, attempt: int, rank: int) -> None:

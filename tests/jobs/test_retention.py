@@ -3,6 +3,7 @@
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from django.db import connection, transaction
@@ -190,7 +191,8 @@ def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, n
     elements = ids()
     assert "1 element" in job_actions.retry(array, identity_for(user))
     rule = retention._Rule(retention.JOBS, "failed", 30)
-    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_related, float("inf"))
+    delete = partial(retention._delete_jobs, store.Deletion())
+    assert retention._delete_elements(rule, [array], delete, tasks._delete_related, float("inf"))
     assert ids() == elements
 
 
@@ -206,7 +208,8 @@ def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(sett
     assert array_before["by_state"] == {"completed": 4, "failed": 1}
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
     rule = retention._Rule(retention.JOBS, "failed", 30)
-    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_related, 0.0) is None
+    delete = partial(retention._delete_jobs, store.Deletion())
+    assert retention._delete_elements(rule, [array], delete, tasks._delete_related, 0.0) is None
     assert len(ids()) == 1 + 3
     assert (totals(), shown_array(array)) == (totals_before, array_before)
     with pytest.raises(Problem, match="are already deleted") as caught:
