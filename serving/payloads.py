@@ -8,13 +8,15 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import IO, Any
 
 from django.conf import settings
-from django.core.files.base import ContentFile
-from django.core.files.storage import FileSystemStorage, Storage, storages
+from django.core.files.base import ContentFile, File
+from django.core.files.storage import Storage, storages
 from django.utils.functional import cached_property
 
 from gpusched.lib.db.sql import query
+from gpusched.lib.storage import SharedFiles
 
 logger = logging.getLogger(__name__)
 # The most bytes of an input or a result in its row.
@@ -30,12 +32,22 @@ _UNUSED = """
 """
 
 
-class TaskFiles(FileSystemStorage):
-    """Files in FILES_DIR or DATA_DIR."""
+class TaskFiles(SharedFiles):
+    """Files below `tasks` of FILES_DIR or DATA_DIR."""
+
+    folder = _FOLDER
 
     @cached_property
     def base_location(self) -> str:
         return str(settings.FILES_DIR or settings.DATA_DIR)
+
+    def open(self, name: str, mode: str = "rb") -> "File[Any]":
+        self.require_folder()
+        return super().open(name, mode)
+
+    def save(self, name: str | None, content: "IO[Any]", max_length: int | None = None) -> str:
+        self.require_folder()
+        return super().save(name, content, max_length)
 
     def sync(self, name: str) -> None:
         """Wait until a file is on the disk, since its task is durable then."""

@@ -4,12 +4,15 @@ import contextlib
 import os
 
 from django.conf import settings
-from django.core.files.storage import FileSystemStorage
 from django.utils.functional import cached_property
 
+from gpusched.lib.storage import SharedFiles
 
-class LogFiles(FileSystemStorage):
+
+class LogFiles(SharedFiles):
     """Files below `logs` of FILES_DIR or DATA_DIR, readable by the server's user and group."""
+
+    folder = "logs"
 
     @cached_property
     def base_location(self) -> str:
@@ -18,6 +21,7 @@ class LogFiles(FileSystemStorage):
     def append(self, name: str, offset: int, data: bytes) -> int:
         """Write bytes at an offset of a file and return its size. Keep stored bytes; write nothing that would leave a
         gap. Raise OSError if the disk refuses."""
+        self.require_folder()
         path = self.path(name)
         if not data and not os.path.exists(path):
             return 0
@@ -37,6 +41,7 @@ class LogFiles(FileSystemStorage):
 
     def delete(self, name: str) -> None:
         """Delete a file, and the directories of its job and of a thousand jobs once they are empty."""
+        self.require_folder()
         super().delete(name)
         of_job = os.path.dirname(self.path(name))
         with contextlib.suppress(OSError):  # not empty, or gone
@@ -45,6 +50,7 @@ class LogFiles(FileSystemStorage):
 
     def read(self, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         """Return (up to `limit` bytes from an offset, size of the file)."""
+        self.require_folder()
         try:
             with open(self.path(name), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
