@@ -64,6 +64,7 @@ class TestOneNode:
         [
             ("foreign", "It recovers when that process ends", False),
             ("dirty", "Kill the process that is named", False),
+            ("dirty", "reboot the node", False),
             ("quarantined", "Clear it once the cause is fixed", True),
             ("degraded", "reset or replace it", True),
             ("lost", "retire it", False),

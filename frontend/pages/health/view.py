@@ -15,7 +15,7 @@ _NEXT_STEPS = {
     "cordoned": "uncordon it, or wait if the system holds it",
     "draining": "uncordon it",
     "node_lost": "it recovers when its agent reports",
-    "dirty": "it recovers when the process ends; kill it if it stays",
+    "dirty": "it recovers when the process ends, or when the driver answers; its cause names which",
     "foreign": "it recovers when the process ends",
     "quarantined": "clear it on the node's page",
     "degraded": "repair the hardware, then clear it",

@@ -18,9 +18,9 @@ _DEVICE: Mapping[str, tuple[str, str, str]] = {
         "",
     ),
     "dirty": (
-        "a process or memory of an ended job is left on it",
-        "It recovers when the process is gone and the memory is free. Kill the process that is named. If nothing"
-        " changes, the GPU is quarantined.",
+        "a process or memory of an ended job is left on it, or its driver does not answer",
+        "It recovers when the process is gone and the memory is free. Kill the process that is named. If the driver"
+        " does not answer, read the kernel's log and reboot the node. If nothing changes, the GPU is quarantined.",
         "",
     ),
     "quarantined": ("it is out of service", _CLEAR, "clear"),

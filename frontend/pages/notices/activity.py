@@ -96,7 +96,7 @@ _KINDS = {
     EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
 }
 _FAULT_PHRASES = {
-    "dirty": "still has a process or memory of an ended job",
+    "dirty": "is not free after a job, or its driver hangs",
     "foreign": "has a process that gpusched did not start",
     "degraded": "failed",
     "lost": "is no longer seen",
