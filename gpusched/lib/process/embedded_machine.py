@@ -24,6 +24,7 @@ from gpusched.lib.db.embedded import FAST, Server
 from gpusched.lib.process import prepared_data
 from gpusched.lib.process.one_machine import START_SECONDS, Machine, StartError
 from gpusched.lib.process.parts import Part
+from gpusched.lib.web.local_address import direct
 
 PREFIX = "gpusched-embedded-"
 _LOCK = "supervisor.lock"
@@ -76,7 +77,7 @@ class EmbeddedMachine(Machine):
     def _online_nodes(self, token: str) -> int:
         url, headers = f"{self.url}/api/v1/cluster/status", {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(url, headers=headers)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  # nosec B310
+        with direct.open(request, timeout=30) as answer:
             return int(json.load(answer)["online_nodes"])
 
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
-from gpusched.lib.web.local_address import local_host, without_proxy
+from gpusched.lib.web.local_address import direct, local_host, without_proxy
 
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
@@ -296,7 +295,7 @@ class Machine:
     def _wait_until_ready(self) -> bool:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and not self.stopping:
-            with suppress(OSError), urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310  # nosec B310
+            with suppress(OSError), direct.open(f"{self.url}/ready", timeout=2) as answer:
                 if answer.status == 200 and self._is_proxy_ready():
                     return True
             self._restart_fallen()

@@ -2,6 +2,9 @@
 
 import urllib.request
 
+# A proxy of the environment does not lead to this machine.
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 def local_host(http_host: str) -> str:
     """Return that address, as URLs and Host headers have it, for a server that listens on `http_host`."""
@@ -18,7 +21,7 @@ def in_url(host: str) -> str:
 
 def without_proxy(http_host: str) -> str:
     """Return the variable `no_proxy` with that address added: requests to it bypass the proxies of the environment."""
-    host = local_host(http_host)
-    present = urllib.request.getproxies_environment().get("no", "")
-    # Programs differ in how they write an address of IPv6.
-    return ",".join(dict.fromkeys(part for part in (present, host, host.strip("[]")) if part))
+    present = urllib.request.getproxies_environment().get("no", "").split(",")
+    # Without the brackets of IPv6: httpx, which the agent uses, takes them for an error.
+    hosts = (part.strip().strip("[]") for part in (*present, local_host(http_host)))
+    return ",".join(dict.fromkeys(filter(None, hosts)))

@@ -1,7 +1,6 @@
 """Ask this machine's web server whether it is ready, for supervisors and health checks."""
 
 import time
-import urllib.request
 from argparse import ArgumentParser
 from typing import Any
 
@@ -9,9 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.lib.process.one_machine import local_url
-
-# A proxy of the environment does not lead to this machine.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+from gpusched.lib.web.local_address import direct
 
 
 class Command(BaseCommand):
@@ -32,7 +29,7 @@ class Command(BaseCommand):
 
 def _answers(url: str) -> bool:
     try:
-        with _direct.open(url, timeout=5) as answer:
+        with direct.open(url, timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
