@@ -16,8 +16,9 @@ _LIMITS = httpx.Limits(max_connections=8, max_keepalive_connections=8)
 def blocking(url: str, ca_file: str, certificate_file: str) -> httpx.Client:
     """Return a client for one request. Raises TlsFileError or ProxyError."""
     verify = tls.verify(url, ca_file, certificate_file)
-    with proxies.usable():
-        return httpx.Client(timeout=_SECONDS, verify=verify, trust_env=not is_local(url))
+    is_remote = not is_local(url)
+    with proxies.usable(is_remote):
+        return httpx.Client(timeout=_SECONDS, verify=verify, trust_env=is_remote)
 
 
 class HttpClient(httpx.AsyncClient):
@@ -27,8 +28,9 @@ class HttpClient(httpx.AsyncClient):
     def __init__(self, url: str, ca_file: str, certificate_file: str) -> None:
         self._files = ca_file, certificate_file
         self._tls = tls.verify(url, *self._files)
-        with proxies.usable():
-            super().__init__(timeout=_SECONDS, limits=_LIMITS, verify=self._tls, trust_env=not is_local(url))
+        is_remote = not is_local(url)
+        with proxies.usable(is_remote):
+            super().__init__(timeout=_SECONDS, limits=_LIMITS, verify=self._tls, trust_env=is_remote)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         try:

@@ -43,6 +43,31 @@ async def test_token_for_this_machine_goes_to_no_proxy(
         proxy.accept()
 
 
+BAD_HOSTS = ["http://[::1", "http://proxy..example.com:3128", "http://proxy:99999"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*(("HTTP_PROXY", url) for url in BAD_HOSTS), ("NO_PROXY", "localhost,[::1]"), ("NO_PROXY", "[::1]:8000")],
+)
+def test_wrong_proxy_variable_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv(name, value)
+    result = call("http://head.invalid:1", "nodes")
+    assert result.exit_code == Invalid.exit_code
+    assert f"{name} cannot be used: " in result.stderr
+    assert "next:  unset the variable" in result.stderr
+    monkeypatch.setenv("NO_PROXY", "*")  # the advice
+    assert "cannot reach http://head.invalid:1" in call("http://head.invalid:1", "nodes").stderr
+
+
+async def test_wrong_proxy_variable_does_not_matter_on_this_machine(
+    full: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", BAD_HOSTS[0])
+    assert Client(full.url, "secret").me()
+
+
 @pytest.mark.parametrize("url", ["socks5://127.0.0.1:1080", "socks://127.0.0.1:1080"])
 def test_proxy_that_cannot_be_used_is_an_error_with_a_next_step(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Desktops set ALL_PROXY. It was a traceback."""

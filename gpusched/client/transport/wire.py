@@ -27,7 +27,7 @@ def client(kind: type[C], config: Config, **options: Any) -> C:
     """Return a client of httpx for this control plane. Raises Invalid if a file of certificates or a proxy of the
     environment cannot be used."""
     try:
-        with proxies.usable():
+        with proxies.usable(not is_local(config.url)):
             return kind(**{**_options(config), **options})
     except proxies.ProxyError as error:
         raise Invalid(str(error), next_step=proxies.NEXT_STEP) from error
