@@ -6,7 +6,7 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.protocol.addresses import is_local
+from gpusched.protocol.addresses import has_tls, is_local
 
 CA_FILE, CERTIFICATE_FILE = "GPUSCHED_CA_FILE", "GPUSCHED_CERTIFICATE_FILE"
 NEXT_STEP = (
@@ -20,12 +20,12 @@ class TlsFileError(ValueError):
 
 
 def verify(url: str, ca_file: str = "", certificate_file: str = "") -> "ssl.SSLContext | bool":
-    """Return httpx's `verify` for this address. Without files: the authorities that httpx trusts, or, if it is one of
+    """Return httpx's `verify` for these addresses. Without files: the authorities that httpx trusts, or, if all are of
     this machine, the machine's.
 
     `ca_file`: trust only its authorities. `certificate_file`: the client's own certificate with its key, for a server
     that asks for one. Raises TlsFileError."""
-    if not url.startswith("https:"):
+    if not has_tls(url):
         return False  # loading certificates takes longer than a request
     return context(ca_file, certificate_file) if ca_file or certificate_file or is_local(url) else True
 

@@ -30,7 +30,7 @@ from gpusched.agent.log_shipping import run_shipping
 from gpusched.agent.node import Node
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.supervision import Pulse, cancel_all, end_process, end_stuck, keep_running
-from gpusched.protocol.addresses import split
+from gpusched.protocol.addresses import has_tls, split
 
 logger = logging.getLogger(__name__)
 # Longer than all jobs take to end at their short grace, shorter than `up` waits for its parts.
@@ -72,7 +72,7 @@ def run(plan: Plan) -> None:
     pool = threads.start()
     with usable(plan.data_dir):
         joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
-    first = max(joined, key=lambda identity: identity.url.startswith("https:"))  # the one with certificates, if any
+    first = max(joined, key=lambda identity: has_tls(identity.url))  # the one with certificates, if any
     http = HttpClient(first.url, first.ca_file, first.certificate_file)
     with asyncio.Runner() as runner:
         try:

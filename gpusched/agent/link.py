@@ -21,7 +21,7 @@ from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.node import Node
 from gpusched.agent.streams.streams import Streams
 from gpusched.agent.supervision import Pulse, until_first
-from gpusched.protocol.addresses import is_local
+from gpusched.protocol.addresses import has_tls, is_local
 from gpusched.protocol.agent_messages import BOOT_HEADER, Desired
 from gpusched.protocol.streams import HEADER, HEADER_VALUE
 
@@ -155,7 +155,7 @@ async def _connected(node: Node) -> ClientConnection:
         try:
             connection = await connect(
                 url,
-                ssl=_tls_context(node.identity),
+                ssl=_tls_context(node.identity, node.url),
                 proxy=None if is_local(node.url) else True,
                 additional_headers=headers,
                 compression=None,
@@ -173,9 +173,9 @@ async def _connected(node: Node) -> ClientConnection:
         return connection
 
 
-def _tls_context(identity: Identity) -> ssl.SSLContext | None:
-    """Return the context for https; None for http."""
-    if not identity.url.startswith("https:"):
+def _tls_context(identity: Identity, url: str) -> ssl.SSLContext | None:
+    """Return the context for an address of https; None for http."""
+    if not has_tls(url):
         return None
     try:
         return tls.context(identity.ca_file, identity.certificate_file)

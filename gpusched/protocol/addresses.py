@@ -4,8 +4,10 @@ from urllib.parse import urlsplit
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Return the addresses in a text, without spaces, final slashes and repetitions."""
-    return tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
+    """Return the addresses in a text, without spaces, final slashes and repetitions, and with a scheme in small
+    letters."""
+    parts = (part.strip().rstrip("/").partition("://") for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(f"{scheme.lower()}{mark}{rest}" if mark else scheme for scheme, mark, rest in parts))
 
 
 def is_address(url: str) -> bool:
@@ -18,6 +20,11 @@ def is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         return False
+
+
+def has_tls(text: str) -> bool:
+    """Return True if one of these addresses is of https: then the client must verify servers."""
+    return any(address.startswith("https:") for address in split(text))
 
 
 def is_local(text: str) -> bool:

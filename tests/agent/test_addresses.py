@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -41,6 +41,14 @@ def test_agent_goes_to_the_other_head_and_reports_there(agent: Agent, control: C
     assert len(control.syncs) == stays
     other.is_away = True
     eventually(lambda: len(control.syncs) > stays, 3, "a message to the first head again")
+
+
+@pytest.mark.parametrize("form", [str.upper, "https://127.0.0.1:9,{}".format])
+def test_agent_connects_to_an_address_in_capitals_or_beside_one_of_https(
+    agent: Agent, control: Control, form: Callable[[str], str]
+) -> None:
+    agent.start("--url", form(control.url))
+    eventually(lambda: bool(control.syncs), 20, "a message")
 
 
 class ProbedHead(Control):

@@ -1,5 +1,6 @@
 """An agent over TLS: to a server that it does not trust it sends neither its join token nor its credential (A84)."""
 
+import asyncio
 import contextlib
 import os
 import ssl
@@ -75,6 +76,28 @@ def test_join_sends_no_token_to_a_server_that_it_does_not_trust(
     assert server.received == b""
     assert "not trusted" not in join(server.url, tmp_path, "--ca-file", str(authority.file)).stderr
     assert JOIN_TOKEN.encode() in server.received
+
+
+def test_join_sends_no_token_to_an_address_in_capitals(server: RecordingServer, tmp_path: Path) -> None:
+    result = join(server.url.replace("https", "HTTPS"), tmp_path)
+    assert result.returncode == 1 and "certificate is not trusted" in result.stderr
+    assert server.received == b""
+
+
+@pytest.mark.parametrize("before", ["HTTPS://", "http://127.0.0.1:9,https://"])
+def test_agent_sends_no_output_to_a_server_that_it_does_not_trust(
+    server: RecordingServer, authority: Authority, tmp_path: Path, before: str
+) -> None:
+    """Whatever its address looks like, also beside one of http."""
+    url = server.url.replace("https://", before)
+
+    async def send() -> None:
+        async with HttpClient(url, "", "") as http:
+            await http.post(f"{server.url}/agent/logs", headers={"Authorization": f"Bearer {CREDENTIAL}"})
+
+    with pytest.raises(httpx.ConnectError, match="certificate"):
+        asyncio.run(send())
+    assert server.received == b""
 
 
 def test_agent_sends_no_credential_to_a_server_that_it_does_not_trust(
