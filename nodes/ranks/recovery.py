@@ -14,12 +14,13 @@ from nodes.ranks import rank_end
 logger = logging.getLogger(__name__)
 
 # Silence counts only while the server could receive messages without a break: after an outage of the control plane
-# every node has been silent, and none is dead. A message of the future is from before the clock was set back.
+# every node has been silent, and none is dead. A message of the future is from before the clock was set back; after
+# that, the lease is renewed before silence counts.
 _SILENT = """
     UPDATE nodes_node n SET state = 'lost'
       FROM nodes_listenerlease l
      WHERE n.state IN ('online', 'joined') AND n.removed_at IS NULL AND l.id = 1
-       AND l.seen_at > clock_timestamp() - interval '3 seconds'
+       AND l.seen_at BETWEEN clock_timestamp() - interval '3 seconds' AND clock_timestamp()
        AND l.since < clock_timestamp() - make_interval(secs => %(most)s)
        AND abs(extract(epoch FROM clock_timestamp() - coalesce(n.last_seen_at, n.joined_at))) > %(most)s
     RETURNING n.id, n.name

@@ -59,6 +59,19 @@ class TestLost:
         assert Node.objects.get().state == "lost"
         assert Job.objects.filter(pk=job_id, ended_at__lte=timezone.now()).exists()
 
+    def test_no_node_is_lost_when_the_clock_is_set_back(self, user, tenant):
+        """Its latest message is of the future until it reports again."""
+        make_node(gpus=1)
+        now = timezone.now()
+        ahead = now + timedelta(seconds=60)
+        Node.objects.update(last_seen_at=ahead)
+        since = now - timedelta(days=1)
+        ListenerLease.objects.update_or_create(id=1, defaults={"since": since, "seen_at": ahead})
+        for _ in range(2):
+            run_cycle()
+            assert Node.objects.get().state == "online"
+            renew_lease()
+
     def test_job_without_requeue_fails_when_its_node_is_lost(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, requeue=False)
