@@ -4,9 +4,10 @@ A claim lasts for a while. What its holder does not confirm in that time, becaus
 the same id."""
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,8 @@ from notifications.expansion import GETS_NOTICE
 BUNDLE_SECONDS, CLAIM_SECONDS = 10.0, 45.0
 # Deliveries in a message to people; requests to a webhook in a row.
 MAX_TOGETHER, MAX_IN_A_ROW = 100, 20
+# Routes in a read of those that are due.
+_ROUTES_AT_ONCE = 200
 # Between two messages to people: what happens meanwhile arrives together.
 REST_SECONDS = 20.0
 # If so many wait already that they fill a message, a longer rest would not make fewer messages.
@@ -102,13 +105,21 @@ class Bundle:
     deliveries: tuple[Claimed, ...]
 
 
-def claim(limit: int, busy: Collection[int]) -> list[Bundle]:
-    """Claim what is due, of at most `limit` routes that are not `busy` in this process."""
+def claim(limit: int, busy: Collection[int], accepts: Callable[[str], bool] = lambda _: True) -> list[Bundle]:
+    """Claim what is due, of at most `limit` routes that are not `busy` in this process, and whose sealed targets
+    `accepts` accepts."""
+    looked_at, bundles = list(busy), list[Bundle]()
     values = {
-        "limit": limit, "busy": list(busy), "rest": REST_SECONDS, "full_rest": FULL_REST_SECONDS, "full": MAX_TOGETHER,
+        "limit": _ROUTES_AT_ONCE, "rest": REST_SECONDS, "full_rest": FULL_REST_SECONDS, "full": MAX_TOGETHER,
     }  # fmt: skip
     with transaction.atomic():
-        bundles = [_claim_of(route) for route in query(_ROUTES, values)]
+        has_more = True
+        while has_more and len(bundles) < limit:
+            routes = query(_ROUTES, {**values, "busy": looked_at})
+            looked_at += [route["id"] for route in routes]
+            accepted = (route for route in routes if accepts(route["sealed_target"]))
+            bundles += [_claim_of(route) for route in islice(accepted, limit - len(bundles))]
+            has_more = len(routes) == _ROUTES_AT_ONCE
     return [bundle for bundle in bundles if bundle.deliveries]
 
 

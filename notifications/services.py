@@ -85,6 +85,17 @@ def send_text(service: Service, title: str, text: str) -> bool:
     return bool(sender.notify(text, title, body_format=apprise.NotifyFormat.TEXT))
 
 
+def destination(target: str) -> str:
+    """Return the host of a webhook or of a service with an own host, else the name of the service. Loads nothing."""
+    parts = urlsplit(target)
+    host = parts.hostname or ""
+    name = _SERVICES.get(parts.scheme, ("", "", ""))[2]
+    if name == "E-mail":
+        return dict(parse_qsl(parts.query)).get("smtp", host).lower()
+    is_cloud = name == "ntfy" and not parts.path.strip("/")  # the host is the topic
+    return host if not name or (name in _OWN_HOST and not is_cloud) else name
+
+
 def load_all() -> None:
     """Import the modules of all services, before imports are no longer possible."""
     for module, _, _ in _SERVICES.values():

@@ -1,13 +1,15 @@
 """The loop that follows events, makes deliveries and sends them, in a thread of the housekeeping worker.
 
-Sends run in threads of their own, each with a sending process, and with time limits: a target that hangs delays neither
-other targets nor housekeeping, and cycles run in another process altogether."""
+Sends run in threads of their own, each with a sending process, and with time limits. A destination uses only a share of
+them (shares.py). So a target that hangs delays neither other targets nor housekeeping, and cycles run in another
+process altogether."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from django.conf import settings
@@ -18,6 +20,7 @@ from jobs.events.log import Frontier
 from notifications import claims, expansion, expiring, follower, heartbeat, incidents, retention, thresholds
 from notifications.sending import bundles
 from notifications.sending.child import SendingProcess
+from notifications.sending.shares import Shares, destination_of
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -25,6 +28,14 @@ THREADS = 4
 EXPIRING_SECONDS, INCIDENT_SECONDS, BUDGET_SECONDS, BEAT_SECONDS, RETENTION_SECONDS = 15.0, 10.0, 60.0, 5.0, 60.0
 # A sending process without work ends.
 IDLE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class _Send:
+    """A send that runs. `destination`: whose share of the threads it uses."""
+
+    future: Future[int]
+    destination: str
 
 
 class Sender:
@@ -38,7 +49,8 @@ class Sender:
         for process in self._all:
             self._processes.put(process)
         self._frontier = Frontier()
-        self._busy: dict[int, Future[int]] = {}
+        self._busy: dict[int, _Send] = {}
+        self._shares = Shares(THREADS)
         self._last_runs: dict[str, float] = {}
         self._used_at = time.monotonic()
 
@@ -68,8 +80,8 @@ class Sender:
 
     def wait(self, seconds: float) -> None:
         """Wait until the sends that run have ended, for tests."""
-        for future in list(self._busy.values()):
-            future.result(seconds)
+        for send in list(self._busy.values()):
+            send.future.result(seconds)
 
     def stop(self) -> None:
         """End the sending processes. Claims of unfinished sends return to the queue by themselves."""
@@ -80,11 +92,13 @@ class Sender:
 
     def _send_due(self) -> bool:
         """Hand what is due to free threads. Return whether anything was."""
-        self._busy = {route_id: future for route_id, future in self._busy.items() if not future.done()}
+        self._busy = {route_id: send for route_id, send in self._busy.items() if not send.future.done()}
         free = THREADS - len(self._busy)
-        claimed = claims.claim(free, self._busy) if free else []
+        shares = self._shares.round(send.destination for send in self._busy.values())
+        claimed = claims.claim(free, self._busy, shares.take) if free else []
         for bundle in claimed:
-            self._busy[bundle.route_id] = self._pool.submit(self._send, bundle)
+            destination = destination_of(bundle.sealed_target)
+            self._busy[bundle.route_id] = _Send(self._pool.submit(self._send, bundle, destination), destination)
         if claimed or self._busy:
             self._used_at = time.monotonic()
         elif time.monotonic() - self._used_at > IDLE_SECONDS:
@@ -92,8 +106,8 @@ class Sender:
                 process.end()
         return bool(claimed)
 
-    def _send(self, bundle: claims.Bundle) -> int:
-        process = self._processes.get()
+    def _send(self, bundle: claims.Bundle, destination: str) -> int:
+        process, began = self._processes.get(), time.monotonic()
         try:
             return bundles.send(bundle, process)
         except Exception as error:  # noqa: BLE001 it is logged, and counts as a failed try
@@ -102,6 +116,7 @@ class Sender:
                 claims.record_failed(bundle.route_id, bundle.deliveries, f"the send failed ({type(error).__name__})")
             return 0
         finally:
+            self._shares.record(destination, time.monotonic() - began)
             connections.close_all()
             self._processes.put(process)
 
