@@ -18,24 +18,33 @@ MESSAGE_SECONDS = 20.0
 START_SECONDS = 60.0
 
 
+class Stopped(Exception):
+    """The sender stops. Whether the message was sent is unknown."""
+
+
 class SendingProcess:
     """A sending process, for one thread. It starts with the first message, and again after one that ended it."""
 
     def __init__(self, allowed_networks: str) -> None:
         self._allowed_networks = allowed_networks
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = threading.Event()
 
     def send(self, message: Message) -> Result:
-        """Send a message within MESSAGE_SECONDS, and return how that went. Never raises an error of the send.
+        """Send a message within MESSAGE_SECONDS, and return how that went. Raises Stopped, but no error of the send.
 
         If the process ends meanwhile, another one tries once more: that it was killed is no fault of the receiver."""
         return self._try(message) or self._try(message) or Result(is_sent=False, error="the sending process ended")
 
     def _try(self, message: Message) -> Result | None:
         """Return how the send went, or None if the process ended by itself."""
+        if self._stopped.is_set():
+            raise Stopped
         is_new = self._process is None
         is_over = threading.Event()
         child = self._process = self._process or self._start()
+        if self._stopped.is_set():  # since this call began
+            child.kill()
 
         def give_up() -> None:
             is_over.set()
@@ -58,6 +67,12 @@ class SendingProcess:
         if is_over.is_set():
             return Result(is_sent=False, error=f"it took longer than {MESSAGE_SECONDS:g} s")
         return None
+
+    def stop(self) -> None:
+        """Interrupt a send in the process's thread, and let none begin. `end` follows when the thread has ended."""
+        self._stopped.set()
+        if (child := self._process) is not None:
+            child.kill()
 
     def end(self) -> None:
         """Kill the process and close its pipes."""

@@ -19,7 +19,7 @@ from gpusched.lib.db.outages import is_outage
 from jobs.events.log import Frontier
 from notifications import claims, expansion, expiring, follower, heartbeat, incidents, retention, thresholds
 from notifications.sending import bundles
-from notifications.sending.child import SendingProcess
+from notifications.sending.child import SendingProcess, Stopped
 from notifications.sending.shares import Shares, destination_of
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,10 @@ class Sender:
     def stop(self) -> None:
         """End the sending processes. Claims of unfinished sends return to the queue by themselves."""
         for process in self._all:
-            process.end()
+            process.stop()
         self._pool.shutdown(cancel_futures=True)
+        for process in self._all:
+            process.end()
         connections.close_all()
 
     def _send_due(self) -> bool:
@@ -110,6 +112,8 @@ class Sender:
         process, began = self._processes.get(), time.monotonic()
         try:
             return bundles.send(bundle, process)
+        except Stopped:
+            return 0
         except Exception as error:  # noqa: BLE001 it is logged, and counts as a failed try
             self._recover(error)
             if not is_outage(error):  # after an outage the claim ends by itself

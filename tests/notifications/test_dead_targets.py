@@ -3,12 +3,14 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import pytest
 
 from gpusched.lib.hooks import hook
 from notifications import services, targets
-from notifications.models import Route
+from notifications.models import Delivery, Route
 from notifications.sending.sender import THREADS, Sender
 from notifications.sending.shares import SLOW_SECONDS, Shares, destination_of
 from tests.factories import make_member, make_tenant
@@ -19,23 +21,28 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@dataclass
+class Silent:
+    """A server that never answers, and the connections to it."""
+
+    url: str
+    connections: list[socket.socket] = field(default_factory=list)
+
+
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a server that never answers."""
+def silent() -> Iterator[Silent]:
     with socket.create_server(("127.0.0.2", 0), backlog=50) as server:
-        accepted: list[socket.socket] = []
+        result = Silent(f"http://127.0.0.2:{server.getsockname()[1]}/hook")
 
         def accept() -> None:
-            try:
+            with suppress(OSError):
                 while True:
-                    accepted.append(server.accept()[0])
-            except OSError:
-                pass
+                    result.connections.append(server.accept()[0])
 
         threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.2:{server.getsockname()[1]}/hook"
+        yield result
         server.shutdown(socket.SHUT_RDWR)
-    for connection in accepted:
+    for connection in result.connections:
         connection.close()
 
 
@@ -43,10 +50,10 @@ def notify(text: str, user_id: int) -> None:
     hook("notify")("reservation_starting", user_id=user_id, data={"text": text})
 
 
-def test_many_routes_to_a_silent_target_leave_a_thread_for_another(sender: Sender, receiver: Receiver, silent: str):
+def test_many_routes_to_a_silent_target_leave_a_thread_for_another(sender: Sender, receiver: Receiver, silent: Silent):
     kim = make_member(make_tenant("nlp"), name="kim")
     for number in range(3 * THREADS):
-        webhook(kim, silent, name=f"dead-{number}")
+        webhook(kim, silent.url, name=f"dead-{number}")
     webhook(kim, receiver.url, name="works")
     notify("x", kim.pk)
 
@@ -79,3 +86,18 @@ def test_routes_of_one_service_share_a_destination():
     }
     assert {target: services.destination(target) for target in names} == names
     assert destination_of("sealed with another key") == ""
+
+
+def test_stop_interrupts_a_send_and_does_not_repeat_it(sender: Sender, silent: Silent):
+    kim = make_member(make_tenant("nlp"), name="kim")
+    webhook(kim, silent.url)
+    notify("x", kim.pk)
+
+    def is_connected() -> bool:
+        sender.tick()
+        return bool(silent.connections)
+
+    wait_for(is_connected, 60, "a connection to the silent target")
+    sender.stop()
+    assert len(silent.connections) == 1
+    assert (Delivery.objects.get().state, Route.objects.get().failures) == ("pending", 0)
