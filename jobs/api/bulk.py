@@ -65,7 +65,7 @@ def _read(raw: bytes) -> list[JobRequest]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unread = []
         if errors := _errors_of(unread):
-            raise invalid(errors) from None
+            raise invalid(errors, at_most=MAX_ERRORS) from None
         raise
 
 

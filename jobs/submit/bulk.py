@@ -10,7 +10,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.request_id import log_job_ids
-from gpusched.protocol.bulk import bulk_problems, field_path, first_identical
+from gpusched.protocol.bulk import MAX_ERRORS, bulk_problems, field_path, first_identical
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
@@ -40,7 +40,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
     Refusals are those of single submits, with `jobs[n]`. If one job is refused, none is submitted."""
     originals = first_identical(requests)
     if errors := bulk_problems(requests, originals):
-        raise invalid(errors)
+        raise invalid(errors, at_most=MAX_ERRORS)
     rows = _rows(requests, originals, identity)
     tenant_ids = {row["tenant_id"] for row in rows}
     maximum = Load(len(rows), sum(1 for request in requests if request.depends_on or request.not_before))

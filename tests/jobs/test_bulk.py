@@ -153,8 +153,11 @@ def test_foreign_tenant_is_refused_like_a_missing_one(post):
     assert not Job.objects.exists()
 
 
-def test_bulk_reports_at_most_100_errors(post):
-    assert len(post([{}] * 500)[1]["errors"]) == 100
+@pytest.mark.parametrize("wrong", [{}, {"gpu_count": "x", "priority": "x", "name": 1}])
+def test_bulk_reports_at_most_100_errors_and_that_there_may_be_more(post, wrong):
+    answer = post([wrong] * 500)[1]
+    assert len(answer["errors"]) == 100
+    assert "(and at least 99 more)" in answer["detail"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"jobs": []}', b'{"jobs": 1}', b'{"jobs": [', b'{"jobs": [nul]}'])

@@ -55,10 +55,12 @@ def still_there(rows: Sequence[T], subject: str) -> T:
     return row
 
 
-def invalid(errors: Sequence[FieldError]) -> Problem:
-    """Return a 400 with every wrong field; the detail names the first."""
-    first = errors[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+def invalid(errors: Sequence[FieldError], *, at_most: int | None = None) -> Problem:
+    """Return a 400 with every wrong field; the detail names the first. `at_most`: the check stops at this many errors,
+    so that there may be more."""
+    errors, first = errors[:at_most], errors[0]
+    least = "at least " if len(errors) == at_most else ""
+    more = f" (and {least}{len(errors) - 1} more)" if len(errors) > 1 else ""
     detail = f"{first.field}: {first.message}{more}" if first.field else first.message + more
     return Problem(400, "invalid", detail, next_step="correct the fields named in errors", errors=errors)
 

@@ -92,7 +92,7 @@ def decode(raw: bytes, kind: type[S], problems: Problems[S] = no_problems) -> S:
         raw.decode("utf-8")
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise invalid(_field_errors(raw, kind, str(error), problems)) from error
+        raise invalid(_field_errors(raw, kind, str(error), problems), at_most=MAX_FIELD_ERRORS) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(
             400, "malformed_json", f"the body is not valid JSON: {_fault(raw, error)}", next_step="send a JSON object"
