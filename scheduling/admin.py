@@ -105,4 +105,5 @@ class ReservationAdmin(ReadOnly):
 
     list_display = ("id", "tenant", "user", "state", "gpus", "starts_at", "ends_at", "is_hard", "is_lease", "problem")
     list_filter = ("state", "is_hard", "is_lease", "tenant")
+    list_select_related = ("tenant", "user")  # Django's default leaves out keys that can be null
     search_fields = ("note",)

@@ -12,7 +12,7 @@ from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.forms import BaseInlineFormSet, BooleanField, HiddenInput, IntegerField, ModelForm
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import path, reverse
@@ -177,6 +177,11 @@ class MembershipInline(CurrentFields, KeyFields, TabularInline):  # type: ignore
     extra = 0
     autocomplete_fields = ("user",)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        """Return the memberships with what their lines show."""
+        found: QuerySet[Membership] = super().get_queryset(request)
+        return found.select_related("user", "tenant")
+
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Add labels for screen readers: in table cells fields have none."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -330,7 +335,9 @@ class ApiTokenAdmin(Audited):
         "last_used_at",
         "revoked_at",
     )
-    list_filter = ("user", "tenant")
+    list_filter = ("tenant",)  # not the user: the page would list thousands
+    search_fields = ("name", "prefix", "user__username")
+    list_select_related = ("user", "tenant")  # Django's default leaves out keys that can be null
     readonly_fields = ("name", "prefix", "user", "tenant", "scopes", "created_at", "last_used_at")
     fields = (*readonly_fields, "expires_at", "revoked_at")
 
