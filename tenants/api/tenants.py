@@ -89,7 +89,8 @@ _TENANTS = """
                'default_runtime_minutes', q.default_runtime_minutes,
                'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0), 'version', coalesce(q.version, 0)) AS quota,
            u.in_use, u.pending_jobs
-      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id CROSS JOIN LATERAL ({tenant_use}) u
+      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+      JOIN ({tenant_use}) u ON u.tenant_id = t.id
      WHERE (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s)) AND (%(with_archived)s OR t.archived_at IS NULL)
      ORDER BY t.name
 """
