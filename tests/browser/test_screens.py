@@ -111,3 +111,27 @@ def test_right_to_left_name_moves_nothing(page: Page, stack: Stack) -> None:
           return range.getBoundingClientRect().left >= link.getBoundingClientRect().right;
         }"""), job.name  # fmt: skip
         client.cancel(job.id)
+
+
+_AS_OF_MANY = """(list) => {
+  const row = list.querySelector("li");
+  row.querySelector(".how-many").textContent = "12759";
+  row.querySelector(".muted").textContent = "138194 GPUs";
+  const boxes = [...row.children].map((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect();
+  });
+  const line = boxes[1].height * 1.5;
+  return boxes.slice(0, 3).every((box, at) => box.height < line && box.right < boxes[at + 1].left);
+}"""
+
+
+def test_numbers_of_a_large_queue_fit_their_columns(page: Page, stack: Stack) -> None:
+    client = stack.client()
+    job = client.submit(["true"], gpus=1, not_before="2099-01-01T00:00:00Z")
+    for width in (641, 1180, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto("/overview/")
+        assert page.locator("[data-view=overview-waiting] .list:has(a)").evaluate(_AS_OF_MANY), width
+    client.cancel(job.id)
