@@ -15,9 +15,11 @@ from django.utils import timezone
 
 from frontend.pages.submit import equivalent
 from frontend.pages.submit.form import typed
+from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from jobs.listing import representation
+from jobs.submit import submit as submit_service
 from nodes.models import Node
 from tenants import secrets
 from tenants.billing import budgets, rates
@@ -177,6 +179,16 @@ def test_preview_shows_capacity_without_command(nlp, member):
     make_node(name="n1")
     page = text_of(browser(member).post("/submit/preview/", form(command="", gpu_count="1")))
     assert "Enter a command or a script. Then it would start now on n1." in page
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "unanswered"), (429, "too_many_questions")])
+def test_preview_without_an_answer_is_no_rejection(nlp, member, monkeypatch, status, code):
+    def fail(*_: object) -> dict[str, object]:
+        raise Problem(status, code, "it took longer than 20 s")
+
+    monkeypatch.setattr(submit_service, "simulate", fail)
+    page = text_of(browser(member).post("/submit/preview/", form(gpu_count="1")))
+    assert "Whether it would start now is not known" in page and "rejected" not in page
 
 
 def test_preview_shows_gpu_models(nlp, member):

@@ -26,6 +26,8 @@ from tenants.auth.identity import Identity
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _MAX_DIGITS = 18
+# Problems of the question, not of the job.
+_NO_ANSWER = ("unanswered", "too_many_questions")
 
 
 @page
@@ -130,7 +132,7 @@ def _verdict(form: SubmitForm, fields: dict[str, Any], identity: Identity) -> di
         if problem.status == 400 and problem.errors:
             form.refuse(problem)
             return {"refused": _first_refusal(form)}
-        return {"problem": problem}
+        return {"unknown" if problem.code in _NO_ANSWER else "problem": problem}
 
 
 def _first_refusal(form: SubmitForm) -> str:
