@@ -181,6 +181,13 @@ def test_preview_shows_capacity_without_command(nlp, member):
     assert "Enter a command or a script. Then it would start now on n1." in page
 
 
+def test_page_opens_before_the_scheduler_has_answered(nlp, member, monkeypatch):
+    """In a queue of 13,000 jobs it takes seconds."""
+    monkeypatch.setattr(submit_service, "simulate", lambda *_: pytest.fail("the page waits for the scheduler"))
+    page = browser(member).get("/submit/").content.decode()
+    assert re.search(r'hx-post="/submit/preview/" hx-trigger="load,', page)
+
+
 @pytest.mark.parametrize(("status", "code"), [(503, "unanswered"), (429, "too_many_questions")])
 def test_preview_without_an_answer_is_no_rejection(nlp, member, monkeypatch, status, code):
     def fail(*_: object) -> dict[str, object]:

@@ -91,14 +91,17 @@ def _form_page(
 
 
 def _equivalent(form: SubmitForm, tenants: dict[str, int], identity: Identity) -> dict[str, Any]:
-    """Return command, JSON and verdict, or only the errors: with an invalid field the command would be another job."""
-    if not form.is_bound:
+    """Return command, JSON and verdict, or only the errors: with an invalid field the command would be another job.
+
+    The scheduler takes seconds in a long queue, so the page opens without its verdict and asks for it at once."""
+    is_awaited = not form.is_bound
+    if is_awaited:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
         form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_without_none(initial)})
     if not hasattr(form, "cleaned_data"):
         form.full_clean()
     fields = form.job_fields()
-    verdict = _verdict(form, fields, identity)
+    verdict = _verdict(form, fields, identity, is_awaited=is_awaited)
     wrong = {name: str(messages_of_field[0]) for name, messages_of_field in form.errors.items() if name in form.fields}
     context: dict[str, Any] = {"verdict": verdict, "wrong": wrong}
     if wrong:
@@ -116,12 +119,17 @@ def _without_none(initial: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in initial.items() if value is not None}
 
 
-def _verdict(form: SubmitForm, fields: dict[str, Any], identity: Identity) -> dict[str, Any]:
-    """Simulate the submit with the service that REST uses. A refusal marks its fields."""
+def _verdict(
+    form: SubmitForm, fields: dict[str, Any], identity: Identity, *, is_awaited: bool = False
+) -> dict[str, Any]:
+    """Simulate the submit with the service that REST uses. A refusal marks its fields. `is_awaited`: return only what
+    is known without the scheduler."""
     if form.errors:
         return {"refused": _first_refusal(form)}
     if "tenant" not in fields:
         return {"is_open": True}
+    if is_awaited:
+        return {"is_awaited": True}
     # Capacity can be checked before there is a command.
     is_commanded = "command" in fields or "script" in fields
     job_fields = fields if is_commanded else {**fields, "command": ["true"]}
