@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpRequest
 
@@ -14,10 +13,8 @@ from gpusched.lib.audit import log
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import JobState, Scope
 from nodes.streams.locate import Located, Target, locate
-from tenants.auth.identity import Identity, identity_of_token, identity_of_user
-from tenants.auth.page_access import Session, access_of
-
-Credential = str | Session  # an Authorization header, or the session of a page
+from tenants.auth.identity import Identity
+from tenants.auth.page_access import Credential, identity_of
 
 
 @dataclass(frozen=True)
@@ -27,16 +24,6 @@ class Right:
     credential: Credential
     job_id: int
     attempt: int
-
-
-def identity_of(credential: Credential) -> Identity | None:
-    """Return the caller; None if the token or the session is no longer valid."""
-    if isinstance(credential, str):
-        return identity_of_token(credential)
-    [access] = access_of([credential])
-    if not access.is_allowed:
-        return None
-    return identity_of_user(User.objects.get(pk=credential.user_id))
 
 
 def admit(credential: Credential | None, parse: Callable[[], Target], address: str) -> tuple[Identity, Located]:

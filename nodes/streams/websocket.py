@@ -23,13 +23,13 @@ from gpusched.lib.web.websockets import Output, Receive, Scope, Send
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.streams import StreamReset
 from nodes.streams import access
-from nodes.streams.access import Credential, Right
+from nodes.streams.access import Right
 from nodes.streams.locate import Target
 from nodes.streams.opening import in_thread, reach
 from nodes.streams.problems import problem_of
 from nodes.streams.stream import Stream
 from nodes.streams.watch import watch
-from tenants.auth.page_access import Session
+from tenants.auth.page_access import Credential, Session
 
 logger = logging.getLogger(__name__)
 # A client's message; what has arrived and waits for the job is bounded by twice this.

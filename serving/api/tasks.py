@@ -33,6 +33,7 @@ from serving.requests.submit import NewRequest, Submitted, require_units, submit
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity
+from tenants.auth.page_access import Credential, credential_of
 
 MAX_TASKS, MAX_WAIT_SECONDS = 1000, 60
 # The ids of one read fit an address.
@@ -96,7 +97,10 @@ class Tasks(APIView):
         more = {"queued": submitted.queued}
         items = representation.queued(endpoint, caller.username, submitted.ids, new, submitted.queued_at)
         if seconds:
-            return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201, new=items)
+            return waiting.answer(
+                submitted.ids, caller, seconds, credential=credential_of(request._request), more=more, headers=headers,
+                status=201, new=items,
+            )  # fmt: skip
         content = msgspec.json.encode({"items": items, **more})
         return HttpResponse(content, content_type=JSON, status=201, headers=headers)
 
@@ -117,7 +121,7 @@ class Tasks(APIView):
         caller, filters = identity(request), read_query(request)
         seconds = _wait_seconds(request)
         if "ids" in filters:
-            return _selected(filters, caller, seconds)
+            return _selected(filters, caller, seconds, credential_of(request._request))
         if seconds:
             raise invalid([FieldError("wait", "conflict", "needs ids: the tasks to wait for")])
         if filters.get("state", "queued") not in RequestState.values:
@@ -140,7 +144,7 @@ class OneTask(APIView):
         """With its result, if it has ended; `wait` waits for that."""
         caller, seconds = identity(request), _wait_seconds(request)
         _require_visible([task_id], caller)
-        return waiting.answer([task_id], caller, seconds)
+        return waiting.answer([task_id], caller, seconds, credential=credential_of(request._request))
 
 
 class TaskResult(APIView):
@@ -237,7 +241,9 @@ def _wait_seconds(request: Request) -> int:
     return whole_number(read_query(request), "wait", 0, 0, MAX_WAIT_SECONDS)
 
 
-def _selected(filters: Mapping[str, str], caller: Identity, seconds: int) -> HttpResponseBase:
+def _selected(
+    filters: Mapping[str, str], caller: Identity, seconds: int, credential: Credential | None
+) -> HttpResponseBase:
     """Return the tasks that `ids` names."""
     if others := sorted(_FILTERS.keys() & filters.keys()):
         raise invalid([FieldError(others[0], "conflict", "does not go with ids")])
@@ -246,7 +252,8 @@ def _selected(filters: Mapping[str, str], caller: Identity, seconds: int) -> Htt
         raise invalid([FieldError("ids", "invalid", f"must be 1 to {MAX_IDS} numbers of tasks, with commas between")])
     ids = list(dict.fromkeys(map(int, texts)))
     _require_visible(ids, caller)
-    return waiting.answer(ids, caller, seconds, more={"next_cursor": None}, is_first_enough=True)
+    more = {"next_cursor": None}
+    return waiting.answer(ids, caller, seconds, credential=credential, more=more, is_first_enough=True)
 
 
 def _require_visible(ids: Sequence[int], caller: Identity) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,8 +13,8 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
-from gpusched.lib.api.problems import Problem, database_away, response_for
-from gpusched.lib.db.threads import DatabaseAway, WorkFailed
+from gpusched.lib.api.problems import Problem, database_away, not_found, response_for
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.batches import JSON
 from serving.models import OPEN_STATES
@@ -20,11 +22,14 @@ from serving.requests import recent_ends, representation
 from serving.requests.shared_reads import Rows, SharedReads
 from serving.requests.waiting_clients import waiting_clients
 from tenants.auth.identity import Identity
+from tenants.auth.page_access import Credential, identity_of
 
 # Limits the delay when a notification of the database is lost.
 POLL_SECONDS = 2.0
 # Tasks that end soon after each other come in one answer.
 GATHER_SECONDS = 0.05
+# After a longer wait, the caller's rights are checked again: they may have ended meanwhile.
+UNCHECKED_SECONDS = 2.0
 _limiter = ConcurrencyLimiter(
     5_000,
     1_000,
@@ -39,6 +44,7 @@ def _read(ids: Sequence[int]) -> Rows:
 
 
 _reads = SharedReads(_read)
+_checks = ThreadPoolExecutor(1, thread_name_prefix="callers")
 
 
 def answer(
@@ -46,6 +52,7 @@ def answer(
     caller: Identity,
     seconds: float,
     *,
+    credential: Credential | None = None,
     more: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
     status: int = 200,
@@ -54,7 +61,10 @@ def answer(
 ) -> HttpResponseBase:
     """Return these tasks, which the caller may see; with `seconds`, once all have ended or after that time.
     `is_first_enough`: only those that have ended, once there are any. `new`: the tasks as this request has submitted
-    them. Too many waiting clients get all at once. 503 if the database did not answer in that time."""
+    them. `credential`: of the caller, who may lose the right during the wait: then the answer is a refusal, or `new`,
+    as an error would have them submitted again. Too many waiting clients get all at once. 503 if the database did not
+    answer in that time."""
+    began = time.monotonic()
 
     def response(items: Sequence[Mapping[str, Any]]) -> HttpResponse:
         content = msgspec.json.encode({"items": items, **(more or {})})
@@ -69,13 +79,33 @@ def answer(
 
     async def wait() -> HttpResponse:
         try:
-            return response(await ended())
+            items = await ended()
+            refusal = await _refusal_after(time.monotonic() - began, ids, credential)
         except DatabaseAway:
-            return response_for(database_away())
+            refusal = database_away()
+        if refusal is None:
+            return response(items)
+        return response(new) if new else response_for(refusal)
 
     if seconds:
         return DeferredResponse(wait)
     return response(representation.tasks(ids, caller.visible_tenants()))
+
+
+async def _refusal_after(seconds: float, ids: Sequence[int], credential: Credential | None) -> Problem | None:
+    """Return why the caller may not see these tasks after a wait; None if they may. Raises DatabaseAway."""
+    if seconds <= UNCHECKED_SECONDS or credential is None:
+        return None
+    return await run_in_thread(_checks, partial(_refusal, ids, credential))
+
+
+def _refusal(ids: Sequence[int], credential: Credential) -> Problem | None:
+    caller = identity_of(credential)
+    if caller is None:
+        detail = "the token or session is no longer valid"
+        return Problem(401, "not_authenticated", detail, next_step="use another token, or log in again")
+    visible = representation.visible_ids(ids, caller.visible_tenants())
+    return next((not_found(f"task {task_id}") for task_id in ids if task_id not in visible), None)
 
 
 async def _once_ended(

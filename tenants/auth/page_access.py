@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+
 from gpusched.lib.db.sql import columns, execute, prepared
+from tenants.auth.identity import Identity, identity_of_token, identity_of_user
 
 # Ids of the tenants whose jobs are visible, in order; None: all.
 Visible = tuple[int, ...] | None
@@ -16,6 +20,9 @@ class Session:
     user_id: int
     key: str
     password: str
+
+
+Credential = str | Session  # an Authorization header, or the session of a page
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,24 @@ def access_of(sessions: Sequence[Session]) -> list[Access]:
         for row in prepared(_ACCESS, columns(rows, 4))
     }
     return [granted.get(number, Access(False)) for number in range(len(sessions))]
+
+
+def credential_of(request: HttpRequest) -> Credential | None:
+    """Return what a request was authenticated with; None: nothing."""
+    if header := request.headers.get("Authorization", ""):
+        return header
+    user = request.user
+    return Session(user.pk, request.session.session_key or "", user.password) if isinstance(user, User) else None
+
+
+def identity_of(credential: Credential) -> Identity | None:
+    """Return the caller as of now; None if the token or the session is no longer valid."""
+    if isinstance(credential, str):
+        return identity_of_token(credential)
+    [access] = access_of([credential])
+    if not access.is_allowed:
+        return None
+    return identity_of_user(User.objects.get(pk=credential.user_id))
 
 
 def drop_expired_sessions() -> int:
