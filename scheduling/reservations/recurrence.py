@@ -1,6 +1,6 @@
 """Recurring reservations: the times of their occurrences, and the rows of the next weeks."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -20,9 +20,14 @@ DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 def next_start(starts_at: datetime, recurrence: str, zone: str, first_at: datetime) -> datetime:
     """Return the start of the occurrence after `starts_at`: at the time of day of the first one in the tenant's time
     zone, also over a change of the clocks. On a day that lacks this time, it is later by the hour that is skipped."""
-    following = starts_at.astimezone(ZoneInfo(zone)) + timedelta(days=DAYS[Recurrence(recurrence)])
-    at = first_at.astimezone(ZoneInfo(zone)).time().replace(fold=0)  # else that time would be earlier
-    return datetime.combine(following, at, ZoneInfo(zone)).astimezone(starts_at.tzinfo)
+    local = ZoneInfo(zone)
+    at = first_at.astimezone(local).time().replace(fold=0)  # else that time would be earlier
+    day = starts_at.astimezone(local).date()
+    # Where the clocks go forward to midnight, the later time is on the next day.
+    if datetime.combine(day - timedelta(days=1), at, local).astimezone(UTC) == starts_at:
+        day -= timedelta(days=1)
+    following = day + timedelta(days=DAYS[Recurrence(recurrence)])
+    return datetime.combine(following, at, local).astimezone(starts_at.tzinfo)
 
 
 def extend_series(now: datetime | None = None) -> int:

@@ -103,6 +103,17 @@ def test_time_that_a_day_lacks_is_later_also_for_a_series_from_the_hour_that_cam
     assert lacking.astimezone(zone) == datetime(2027, 3, 28, 3, 30, tzinfo=zone)
 
 
+@pytest.mark.parametrize(("recurrence_", "days"), [("daily", 1), ("weekly", 7)])
+def test_occurrence_that_midnight_moves_to_the_next_day_moves_no_others(recurrence_, days):
+    """In Nuuk there is no 23:43 on Saturday, 27 March 2027: it is 00:43 on Sunday."""
+    local = datetime(2027, 3, 27, 23, 43, tzinfo=ZoneInfo("America/Nuuk")) - timedelta(days=days)
+    first = local.astimezone(UTC)
+    moved = recurrence.next_start(first, recurrence_, "America/Nuuk", first)
+    assert moved.astimezone(local.tzinfo) == datetime(2027, 3, 28, 0, 43, tzinfo=local.tzinfo)
+    later = recurrence.next_start(moved, recurrence_, "America/Nuuk", first)
+    assert later.astimezone(local.tzinfo) == local + timedelta(days=2 * days)
+
+
 @pytest.mark.parametrize("hours", [24, 23.5])
 def test_occurrence_of_a_whole_day_is_in_the_way_of_none_when_the_clocks_go_forward(user, tenant, hours):
     """A72: in Berlin the day until 28 March 2027, 08:00, has 23 hours."""
