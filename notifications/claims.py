@@ -142,12 +142,12 @@ def _claim_of(route: dict[str, Any]) -> Bundle:
 
 
 _SENT = """
-    UPDATE notifications_delivery SET state = 'sent', ended_at = now(), status_code = %s, error = '', is_urgent = false
+    UPDATE notifications_delivery SET state = 'sent', ended_at = now(), status_code = %s, error = %s, is_urgent = false
      WHERE id = %s AND attempts = %s AND state = 'pending'
 """
 _ROUTE_WORKS = """
     UPDATE notifications_route
-       SET failures = 0, failing_since = NULL, problem = '', retry_at = now(), last_sent_at = now() WHERE id = %s
+       SET failures = 0, failing_since = NULL, problem = %s, retry_at = now(), last_sent_at = now() WHERE id = %s
 """
 _FAILED = """
     UPDATE notifications_delivery d
@@ -168,11 +168,11 @@ _ROUTE_FAILS = """
 """
 
 
-def record_sent(route_id: int, deliveries: Sequence[Claimed], status: int | None) -> None:
-    """Record that these deliveries were sent."""
+def record_sent(route_id: int, deliveries: Sequence[Claimed], status: int | None, problem: str = "") -> None:
+    """Record that these deliveries were sent. `problem`: why not to all recipients."""
     with transaction.atomic():
-        sent = sum(execute(_SENT, [status, delivery.id, delivery.attempt]) for delivery in deliveries)
-        execute(_ROUTE_WORKS, [route_id])
+        sent = sum(execute(_SENT, [status, problem, delivery.id, delivery.attempt]) for delivery in deliveries)
+        execute(_ROUTE_WORKS, [problem, route_id])
         metrics.count("sent", sent)
 
 

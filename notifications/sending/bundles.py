@@ -51,7 +51,7 @@ def _in_a_row(
 
 def _record(bundle: Bundle, deliveries: tuple[Claimed, ...], result: Result) -> int:
     if result.is_sent:
-        claims.record_sent(bundle.route_id, deliveries, result.status)
+        claims.record_sent(bundle.route_id, deliveries, result.status, result.error)
         return len(deliveries)
     claims.record_failed(
         bundle.route_id, deliveries, result.error, result.status, is_gone=result.is_gone, retry_after=result.retry_after

@@ -22,6 +22,7 @@ import msgspec
 from notifications import services
 from notifications.addresses import parse_networks
 from notifications.sending.guard import Guard
+from notifications.sending.recipients import watched
 
 MAX_ERROR = 300
 _MAX_ANSWER_BYTES = 16_384
@@ -45,8 +46,8 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """How a send went. `error` names no secret of the target. `is_gone`: the receiver wants no more messages.
-    `retry_after`: seconds, as the receiver asked."""
+    """How a send went. `error` names no secret of the target; of a sent message, it tells who did not get it.
+    `is_gone`: the receiver wants no more messages. `retry_after`: seconds, as the receiver asked."""
 
     is_sent: bool
     status: int | None = None
@@ -123,12 +124,14 @@ class _Sending:
 
 def _notify(message: Message) -> Result:
     service = services.open_service(message.target)
-    with _warnings() as warnings:
+    with _warnings() as warnings, watched() as recipients:
         is_sent = services.send_text(service, message.title, message.body)
     if is_sent:
         return Result(is_sent=True)
-    text = "; ".join(warnings) or f"{service.name} did not accept it"
-    return Result(is_sent=False, error=_without_secrets(text, message.target)[:MAX_ERROR])
+    text = _without_secrets("; ".join(warnings) or f"{service.name} did not accept it", message.target)
+    if recipients.is_over:
+        return Result(is_sent=True, error=f"not all recipients were accepted: {text}"[:MAX_ERROR])
+    return Result(is_sent=False, error=text[:MAX_ERROR])
 
 
 @contextmanager
