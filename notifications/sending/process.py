@@ -10,8 +10,9 @@ import resource
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from threading import Thread
 
@@ -25,7 +26,7 @@ from notifications.sending.guard import Guard
 from notifications.sending.recipients import watched
 
 MAX_ERROR = 300
-_MAX_ANSWER_BYTES = 16_384
+_MAX_ANSWER_BYTES, _MAX_ANSWER_SECONDS = 16_384, 2.0
 # Of virtual memory: an endless answer ends this process, which is started again.
 _MAX_MEMORY_BYTES = 2 << 30
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 10.0
@@ -105,11 +106,7 @@ class _Sending:
 
     def _request(self, message: Message) -> Result:
         with self._http.stream("POST", message.target, content=message.body, headers=message.headers) as answer:
-            received = 0
-            for part in answer.iter_raw():  # so that the connection can be used again
-                received += len(part)
-                if received > _MAX_ANSWER_BYTES:
-                    break
+            _drain(answer)
         status = answer.status_code
         if answer.is_success:
             return Result(is_sent=True, status=status)
@@ -120,6 +117,17 @@ class _Sending:
         # JSON has no infinity, which hundreds of digits would become.
         seconds = min(float(wait), _MAX_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else 0.0
         return Result(is_sent=False, status=status, error=error, is_gone=status == 410, retry_after=seconds)
+
+
+def _drain(answer: httpx.Response) -> None:
+    """Receive the body of an answer, so that the connection can be used again. The status has confirmed the message
+    already: whether the body ends, and how, changes nothing."""
+    received, ends_at = 0, time.monotonic() + _MAX_ANSWER_SECONDS
+    with suppress(httpx.HTTPError):
+        for part in answer.iter_raw():
+            received += len(part)
+            if received > _MAX_ANSWER_BYTES or time.monotonic() > ends_at:
+                break
 
 
 def _notify(message: Message) -> Result:

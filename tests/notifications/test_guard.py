@@ -166,3 +166,33 @@ def test_process_gets_no_settings_and_secrets_of_the_server(monkeypatch: pytest.
 
 def test_guard_names_the_setting():
     assert "GPUSCHED_NOTIFY_ALLOWED_NETWORKS" in guard.NOT_PUBLIC
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_answer_that_does_not_end_confirms(open_here: SendingProcess, answer: bytes, is_closed: bool):
+    """Its status has arrived. A second request would be a second message."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections: list[socket.socket] = []
+
+        def respond() -> None:
+            connection, _ = server.accept()
+            connections.append(connection)
+            connection.recv(65536)
+            connection.sendall(answer)
+            if is_closed:
+                connection.close()
+
+        threading.Thread(target=respond, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        result = open_here.send(Message(target=url, body="{}", is_webhook=True))
+    assert result.is_sent, result.error
+    for connection in connections:
+        connection.close()
