@@ -59,4 +59,4 @@ def test_replay_refuses_a_node_without_a_job(full: FakeServer) -> None:
 
 def test_cycles_lists_with_its_own_options(full: FakeServer) -> None:
     assert call(full.url, "cycles", "-o", "name", "--limit", "5").stdout == "9\n"
-    assert full.requests[-1].query == {"limit": "5"}
+    assert full.requests[-1].query == {"limit": "6"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.client.answers import ELEMENT, ENTRY, INCIDENT, NODE, QUEUED
+from tests.client.answers import CYCLE, DELIVERY, ELEMENT, ENTRY, INCIDENT, NODE, QUEUED
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, Request, job, problem
 
@@ -23,6 +23,8 @@ CUT = {
     "elements 42": ("/jobs/42/elements", ELEMENT),
     "audit": ("/audit", ENTRY),
     "incidents": ("/incidents", INCIDENT),
+    "notify deliveries": ("/notifications/deliveries", DELIVERY),
+    "cycles": ("/scheduling/cycles", CYCLE),
 }
 
 

@@ -49,8 +49,8 @@ def cycles(
     if ctx.invoked_subcommand:
         return
     with connect(ctx) as client:
-        rows = client.cycles(limit=limit)[:limit]
-    output.items(rows, _CYCLES, form, lambda cycle: cycle.id)
+        rows = client.cycles(limit=limit + 1)
+    output.items(output.at_most(limit, rows), _CYCLES, form, lambda cycle: cycle.id)
 
 
 @app.command()

@@ -230,7 +230,7 @@ def deliveries(
     gpusched notify deliveries --route 4 --state failed
     """
     with connect(ctx) as client:
-        rows = client.deliveries(route, state=state)
+        rows = client.deliveries(route, state=state, limit=limit + 1)
     output.items(output.at_most(limit, rows), _DELIVERY_COLUMNS, form, lambda d: d.id)
 
 

@@ -106,9 +106,11 @@ def rotate_webhook_secret(webhook_id: int) -> Call[WebhookWithSecret]:
     return write("POST", f"/webhooks/{webhook_id}/rotate-secret", WebhookWithSecret)
 
 
-def deliveries(route: int | None = None, *, state: str | None = None) -> Call[Page[DeliveryData]]:
-    """Return deliveries, newest first: of a route or webhook, or of all that you see."""
-    return get("/notifications/deliveries", Page[DeliveryData], route=route, state=state)
+def deliveries(
+    route: int | None = None, *, state: str | None = None, limit: int | None = None
+) -> Call[Page[DeliveryData]]:
+    """Return deliveries, newest first: of a route or webhook, or of all that you see. `limit` None: all."""
+    return get("/notifications/deliveries", Page[DeliveryData], route=route, state=state, limit=limit)
 
 
 def delivery(delivery_id: int) -> Call[DeliveryData]:
