@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -16,8 +17,9 @@ import pytest
 from gpusched.cli.cluster import top
 from gpusched.client import Client
 from gpusched.client.transport import polling
+from tests.client.answers import QUEUED
 from tests.client.commandline import ROOT, call, start
-from tests.client.fakeserver import Answer, FakeServer, job, sequence
+from tests.client.fakeserver import Answer, FakeServer, Request, job, sequence
 from tests.waiting import wait_for
 
 
@@ -116,6 +118,19 @@ def test_list_uses_the_lines_that_others_leave_free() -> None:
     assert top._heights(24, (1, 100, 100)) == [2, 9, 9]
     assert sum(top._heights(24, (100, 100, 100))) == 20
     assert top._heights(None, (100, 2, 3)) == [101, 3, 4]
+
+
+def test_top_does_not_count_the_jobs_that_it_has_not_read(full: FakeServer) -> None:
+    """Of a queue of thousands it reads 200."""
+
+    def queue(request: Request) -> Answer:
+        return Answer(200, {"items": [QUEUED] * min(12_000, int(request.query["limit"])), "next_cursor": "more"})
+
+    full.on("GET", "/queue", queue)
+    with Client(full.url) as client:
+        screen, pipe = top.frame(client, 80, 24), top.frame(client, None, None)
+    assert re.fullmatch("… more than 1[0-9]{2} more", screen[-1])
+    assert (pipe[-1], sum(line == pipe[-2] for line in pipe)) == ("… more", 200)
 
 
 def test_top_in_a_pipe_prints_everything_once(full: FakeServer) -> None:

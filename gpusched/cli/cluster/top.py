@@ -68,8 +68,9 @@ def frame(client: "Client", width: int | None, height: int | None) -> list[str]:
     """Return the lines of the screen; all of them without a screen (None)."""
     status = client.status()
     nodes = client.nodes()
-    running = client.list(state=sorted(LIVE), limit=_MAX_ROWS)
-    waiting = client.queue(limit=_MAX_ROWS)
+    # One more tells whether there are more.
+    running = client.list(state=sorted(LIVE), limit=_MAX_ROWS + 1)
+    waiting = client.queue(limit=_MAX_ROWS + 1)
     unavailable = status.total_gpus - status.available_gpus
     head = [
         f"gpusched {client.config.url}  {datetime.now(UTC):%H:%M:%S} UTC",
@@ -82,9 +83,9 @@ def frame(client: "Client", width: int | None, height: int | None) -> list[str]:
         *(line[:width] for line in head),
         *_part(nodes, _NODES, width, heights[0]),
         "",
-        *_part(running, _RUNNING, width, heights[1]),
+        *_part(running, _RUNNING, width, heights[1], most=_MAX_ROWS),
         "",
-        *_part(waiting, _WAITING, width, heights[2]),
+        *_part(waiting, _WAITING, width, heights[2], most=_MAX_ROWS),
     ]
 
 
@@ -102,10 +103,22 @@ def _heights(height: int | None, counts: Sequence[int]) -> list[int]:
 
 
 def _part(
-    rows: "Sequence[output.T]", columns: "Sequence[Column[output.T]]", width: int | None, height: int
+    rows: "Sequence[output.T]",
+    columns: "Sequence[Column[output.T]]",
+    width: int | None,
+    height: int,
+    *,
+    most: int | None = None,
 ) -> list[str]:
-    lines = output.table(rows, columns, Format.TABLE, width_limit=width, is_clipped=width is not None)
-    return lines if len(lines) <= height else [*lines[: height - 1], f"… {len(lines) - height + 1} more"]
+    """Return the lines of a list, at most `height`. `most`: the rows that are shown at all; if there are more, their
+    number is not known."""
+    is_cut = most is not None and len(rows) > most
+    lines = output.table(rows[:most], columns, Format.TABLE, width_limit=width, is_clipped=width is not None)
+    if len(lines) <= height and not is_cut:
+        return lines
+    hidden = len(lines) - height + 1
+    number = f"more than {hidden} " if is_cut and hidden else f"{hidden} " if hidden else ""
+    return [*lines[: height - 1], f"… {number}more"]
 
 
 def _cell(node: "Node", device: "Device") -> str:
