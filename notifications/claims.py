@@ -168,11 +168,15 @@ _ROUTE_FAILS = """
 """
 
 
+# Before its deliveries, as in a change or a deletion of the route: else the two would deadlock.
+_LOCK_ROUTE = "SELECT FROM notifications_route WHERE id = %s FOR NO KEY UPDATE"
+
+
 def record_sent(route_id: int, deliveries: Sequence[Claimed], status: int | None, problem: str = "") -> None:
     """Record that these deliveries were sent. `problem`: why not to all recipients."""
     with transaction.atomic():
-        sent = sum(execute(_SENT, [status, problem, delivery.id, delivery.attempt]) for delivery in deliveries)
         execute(_ROUTE_WORKS, [problem, route_id])
+        sent = sum(execute(_SENT, [status, problem, delivery.id, delivery.attempt]) for delivery in deliveries)
         metrics.count("sent", sent)
 
 
@@ -196,6 +200,7 @@ def record_failed(
     }  # fmt: skip
     states: list[str] = []
     with transaction.atomic():
+        execute(_LOCK_ROUTE, [route_id])
         for delivery in deliveries:
             pause = max(retry_after, _PAUSES[min(delivery.attempt, len(_PAUSES)) - 1] * jitter)
             failed = query(_FAILED, {**values, "pause": pause, "id": delivery.id, "attempt": delivery.attempt})
