@@ -1,4 +1,4 @@
-"""What a mail server answered about each recipient, of whom Apprise says only that one was refused.
+"""What a mail server answered about each recipient, of whom Apprise reports only that one was refused.
 
 Without it, one address that no longer exists would repeat each message to all others for a day."""
 

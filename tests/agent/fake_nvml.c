@@ -4,7 +4,7 @@
  *     name|memory_mb|used_mb|utilisation|temperature|milliwatts|throttle|fault|pid,pid,...|nvlink island|xid|more|mig
  *
  * A field of "-" answers "not supported". fault: ok, lost (fallen off the bus), shut (lost, and it cannot be opened either), gone
- * (not counted any more) or hang (calls do not return). Without the file the driver is not loaded: what had opened it must close it first. An xid is told
+ * (not counted any more) or hang (calls do not return). Without the file the driver is not loaded: what had opened it must close it first. An xid is reported
  * once each time that its text changes ("79", "79 again"; "79@2": of GPU instance 2). more: SM MHz, memory MHz, power limit in
  * milliwatts, ECC errors corrected and not, by commas. mig: empty if the mode is off, else one instance per slot by commas,
  * each gpu_slices/compute_slices/memory_mb/used_mb/name/pid (the name and the pid may be missing), or nothing for a slot

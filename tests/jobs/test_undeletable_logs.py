@@ -1,4 +1,4 @@
-"""A log that a damaged disk does not delete: retention continues with all others, and says so."""
+"""A log that a damaged disk does not delete: retention continues with all others, and reports it."""
 
 from pathlib import Path
 
