@@ -214,12 +214,12 @@ class AgentHub:
 
 def renew_lease() -> None:
     """Record that the server processes agents' messages. The lease starts anew after a gap of three seconds, and after
-    the clock was set back: then the latest messages are of the future."""
+    the clock was set back by as much: then the latest messages are of the future."""
     execute(
         """INSERT INTO nodes_listenerlease (id, since, seen_at) VALUES (1, clock_timestamp(), clock_timestamp())
            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at,
               since = CASE WHEN nodes_listenerlease.seen_at BETWEEN excluded.seen_at - interval '3 seconds'
-                                                                AND excluded.seen_at
+                                                                AND excluded.seen_at + interval '3 seconds'
                            THEN nodes_listenerlease.since ELSE excluded.since END"""
     )
 

@@ -20,7 +20,8 @@ _SILENT = """
     UPDATE nodes_node n SET state = 'lost'
       FROM nodes_listenerlease l
      WHERE n.state IN ('online', 'joined') AND n.removed_at IS NULL AND l.id = 1
-       AND l.seen_at BETWEEN clock_timestamp() - interval '3 seconds' AND clock_timestamp()
+       AND l.seen_at BETWEEN clock_timestamp() - interval '3 seconds'
+                         AND clock_timestamp() + make_interval(secs => %(most)s / 2)
        AND l.since < clock_timestamp() - make_interval(secs => %(most)s)
        AND abs(extract(epoch FROM clock_timestamp() - coalesce(n.last_seen_at, n.joined_at))) > %(most)s
     RETURNING n.id, n.name

@@ -200,7 +200,7 @@ class World:
         other.sync()
         now = timezone.now()
         ListenerLease.objects.update_or_create(
-            id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now + timedelta(seconds=30)}
+            id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now + timedelta(seconds=5)}
         )
         run_cycle()
         ListenerLease.objects.all().delete()

@@ -72,6 +72,15 @@ class TestLost:
             assert Node.objects.get().state == "online"
             renew_lease()
 
+    def test_renewals_of_several_processes_keep_the_lease(self):
+        """One reads the clock, and waits for another that reads it later."""
+        now = timezone.now()
+        since = now - timedelta(days=1)
+        seen_at = now + timedelta(seconds=1)
+        ListenerLease.objects.update_or_create(id=1, defaults={"since": since, "seen_at": seen_at})
+        renew_lease()
+        assert ListenerLease.objects.get().since == since
+
     def test_job_without_requeue_fails_when_its_node_is_lost(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, requeue=False)

@@ -43,7 +43,7 @@ def test_node_stays_lost_while_it_runs_what_a_cycle_ended_at_the_moment_of_its_m
     run_cycle()
     [key] = node.start_all()
     now = timezone.now()
-    ListenerLease.objects.create(id=1, since=now - timedelta(hours=1), seen_at=now + timedelta(seconds=30))
+    ListenerLease.objects.create(id=1, since=now - timedelta(hours=1), seen_at=now + timedelta(seconds=5))
     execute("UPDATE nodes_node SET last_seen_at = now() - interval '1 min'")
     sync_while_the_node_is_lost(node)
     assert Job.objects.get(pk=job_id).state == "pending"
