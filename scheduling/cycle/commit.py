@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db import locks
@@ -204,12 +204,15 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
     rows = (codes + evidence)[:MAX_REASONS]
     if not rows:
         return 0
-    with transaction.atomic():
+
+    def write() -> int:
         written = pending_reasons.set_reasons(rows, list(numbers))
         events.changed("jobs", [job_id for job_id, _ in rows])
         if len(codes) > MAX_REASONS:
             wake.request_cycle()
-    return written
+        return written
+
+    return retry_atomic(write)  # an action on several of these jobs may lock them in another order
 
 
 def _change(

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import close_old_connections, connection, connections, transaction
+from django.db import OperationalError, close_old_connections, connection, connections, transaction
+from psycopg.errors import DeadlockDetected
 
 from gpusched.lib.db.engine.base import DatabaseWrapper
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
+from jobs.lifecycle import pending_reasons
 from jobs.models import Job
 from scheduling.cycle import run
 from scheduling.engine import planner
 from scheduling.models import Term
 from scheduling.worker import chores, leadership, tasks
 from scheduling.worker.leadership import LeadershipLost
-from tests.factories import make_member, make_node, make_tenant, submit
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -239,3 +241,22 @@ def test_every_write_of_a_cycle_and_of_its_chores_is_fenced(
     assert Job.objects.filter(state="scheduled").exists()
     assert Job.objects.filter(state="pending", reason="capacity").exists()
     assert query("SELECT 1 FROM scheduling_beat") and query("SELECT 1 FROM scheduling_recordedcycle")
+
+
+def test_cycle_writes_its_reasons_after_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an action that locks several of its jobs in another order."""
+    make_node(gpus=1)
+    tenant = make_tenant()
+    job_id = submit(make_member(tenant), tenant, gpu_count=1, not_before="2099-01-01T00:00:00Z")
+    set_reasons, tries = pending_reasons.set_reasons, list[int]()
+
+    def deadlock_once(*args: Any) -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("deadlock detected") from DeadlockDetected()
+        return set_reasons(*args)
+
+    monkeypatch.setattr(pending_reasons, "set_reasons", deadlock_once)
+    Job.objects.filter(pk=job_id).update(reason="scheduler_behind")
+    run_cycle()
+    assert (Job.objects.get(pk=job_id).reason, len(tries)) == ("not_before", 2)
