@@ -92,6 +92,8 @@ class SubmitForm(forms.Form):
         field = self.fields["tenant"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [(name, name) for name in tenants]
+        # As the browser would choose: a field that differs from the page's counts as restored, and asks again.
+        field.initial = tenants[0] if tenants else None
 
     def clean_gpu_memory_mb(self) -> int | str | None:
         text = self.cleaned_data["gpu_memory_mb"].strip().lower()
