@@ -1,4 +1,4 @@
-"""What a mail server answered about each recipient, of whom Apprise reports only that one was refused.
+"""The answers of a mail server for each recipient. Apprise reports only that one was refused.
 
 Without it, one address that no longer exists would repeat each message to all others for a day."""
 
@@ -14,7 +14,7 @@ _PERMANENT = 500
 
 @dataclass
 class Recipients:
-    """`is_accepted`: by the server, for a recipient at least. `is_open`: another try may reach somebody more."""
+    """`is_accepted`: by the server, for a recipient at least. `is_open`: another try may reach another one."""
 
     is_accepted: bool = False
     is_open: bool = False

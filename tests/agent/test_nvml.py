@@ -27,9 +27,9 @@ log.emit = lambda record: logged.append(record.getMessage())
 logging.getLogger().addHandler(log)
 for line in sys.stdin:
     logged = []
-    told = {"logged": logged, "facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
-    told["complaint"] = nvml.complaint
-    print(msgspec.json.encode(told).decode(), flush=True)
+    answers = {"logged": logged, "facts": nvml.devices(), "driver": nvml.driver_version(), "readings": nvml.read()}
+    answers["complaint"] = nvml.complaint
+    print(msgspec.json.encode(answers).decode(), flush=True)
 """
 
 
@@ -126,7 +126,7 @@ def test_lost_device_does_not_affect_the_others(read_gpus: ReadGpus) -> None:
 
 
 def test_lost_device_is_reported_when_the_driver_cannot_open_it(read_gpus: ReadGpus) -> None:
-    """What `nvidia-smi` calls "Unable to determine the device handle": it has no address either."""
+    """`nvidia-smi` prints "Unable to determine the device handle" for it, and has no address of it either."""
     read_gpus(A100 + "||", A100)
     for _ in range(2):
         first, second = read_gpus(A100.replace("ok", "shut") + "||", A100)["readings"]

@@ -52,7 +52,7 @@ def test_list_takes_no_query_per_row(root: Client, path: str, add: Callable[[int
 
 
 def test_form_of_a_tenant_takes_one_query_per_member(root: Client):
-    """That of Django's field for the user."""
+    """Django's field for the user sends it."""
     tenant = make_tenant("nlp")
     path = f"/admin/tenants/tenant/{tenant.pk}/change/"
     make_member(tenant)

@@ -1,4 +1,4 @@
-"""What each tenant uses now, read for many tenants at once."""
+"""The present use of tenants, read for many of them at once."""
 
 from typing import Any
 
