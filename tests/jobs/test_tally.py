@@ -9,19 +9,9 @@ from gpusched.lib.db.sql import execute, query
 from jobs.actions import job_actions
 from jobs.listing import counts, tally
 from jobs.models import Tally
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def require_exact() -> None:

@@ -12,7 +12,7 @@ from notifications.sending.sender import Sender
 from tests.factories import identity_for, make_member, make_tenant
 from tests.notifications.receiver import Receiver
 from tests.notifications.scenes import pass_time, webhook, work
-from tests.races.test_dependencies import Elsewhere, wait_until_blocked
+from tests.races.elsewhere import Elsewhere, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,21 +12,11 @@ from jobs.actions import job_actions
 from jobs.arrays import materialize
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
-from tests.races.test_dependencies import Elsewhere, blocked, wait_until_blocked
+from tests.factories import identity_for, make_node, run_cycle, submit
+from tests.races.elsewhere import Elsewhere, blocked, wait_until_blocked
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def submit_array(user, tenant, count, max_parallel=None):

@@ -5,20 +5,9 @@ import pytest
 from tenants import bucket_limits, buckets
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tenants.models.buckets import BucketLevel
-from tests.factories import make_member, make_tenant
-from tests.races.test_dependencies import Elsewhere, wait_until_blocked
+from tests.races.elsewhere import Elsewhere, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

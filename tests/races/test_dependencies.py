@@ -1,65 +1,18 @@
 """Concurrent submits and ends on real connections: no job waits for one that has ended."""
 
-import threading
-
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
-from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.lib.db.sql import retry_atomic
 from gpusched.protocol.dependencies import After, Dependency
 from jobs.actions import job_actions
 from jobs.lifecycle import states
 from jobs.models import Dependency as DependencyRow
 from jobs.models import Job
-from tests.factories import identity_for, make_member, make_tenant, submit
+from tests.factories import identity_for, submit
+from tests.races.elsewhere import Elsewhere, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant()
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
-
-
-class Elsewhere:
-    """Work in a thread with its own connection, whose transaction stays open until `commit`."""
-
-    def __init__(self, work):
-        self.is_done, self.may_commit = threading.Event(), threading.Event()
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._run, args=(work,))
-        self.thread.start()
-
-    def _run(self, work):
-        try:
-            with transaction.atomic():
-                work()
-                self.is_done.set()
-                self.may_commit.wait(20)
-        except Exception as error:  # noqa: BLE001 the test compares it
-            self.error = error
-        finally:
-            connections.close_all()
-
-    def commit(self):
-        self.may_commit.set()
-        self.thread.join(20)
-
-
-def blocked():
-    """Return rows if a transaction waits for a lock."""
-    return query("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-
-
-def wait_until_blocked(other):
-    for _ in range(2000):
-        if blocked() or other.is_done.wait(0.005):
-            return
 
 
 def test_dependent_is_released_when_the_job_ends_during_its_submit(tenant, user):
