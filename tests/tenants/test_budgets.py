@@ -224,6 +224,13 @@ def test_sum_of_the_ledger_needs_its_index_alone():
     nlp = make_tenant("nlp")
     Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
     recent(nlp, make_member(nlp), hours=1)
+    # A history long enough that the index pays: on a table of one row, the planner takes any.
+    execute("""INSERT INTO tenants_usageentry
+                 (tenant_id, job_id, attempt, rank, node, gpu_model, gpus, started_at, ended_at, cause)
+               SELECT tenant_id, job_id, attempt, nth, node, gpu_model, gpus,
+                      started_at - nth * interval '1 day', ended_at - nth * interval '1 day', cause
+               FROM tenants_usageentry, generate_series(1, 5000) AS nth""")
+    execute("ANALYZE tenants_usageentry")
     for scan in ("seqscan", "bitmapscan"):
         execute(f"SET LOCAL enable_{scan} = off")
     sql = budgets._USED.format(running=hook("running_use"))
