@@ -261,6 +261,21 @@ def contents(*besides: str) -> dict[str, str]:
     return {row["t"]: row["m"] for row in prepared(_marks(besides))}
 
 
+def writes_of_transaction() -> int:
+    """Return how many rows this transaction has written so far, also those that were rolled back to a savepoint. It
+    costs a tenth of `contents`, which reads all rows, also the dead ones of previous requests."""
+    return int(prepared(_WRITES)[0]["n"])
+
+
+_WRITES = """
+    SELECT sum(pg_stat_get_xact_tuples_inserted(oid) + pg_stat_get_xact_tuples_deleted(oid)
+               + CASE relname WHEN 'tenants_apitoken' THEN 0 ELSE pg_stat_get_xact_tuples_updated(oid) END) AS n
+      FROM pg_class
+     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+       AND relname NOT IN ('django_session', 'nodes_listenerlease')
+"""
+
+
 @cache
 def _marks(besides: tuple[str, ...]) -> str:
     names = [row["t"] for row in query("SELECT table_name AS t FROM information_schema.tables WHERE table_schema = 'public'"
