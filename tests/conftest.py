@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,10 +95,21 @@ def _empty_caches() -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> ExitStack:
+    """The next fixture closes what this one enters, after pytest-django's has created the database between them."""
+    from tests import database
+
+    migrating = ExitStack()
+    migrating.enter_context(database.migrated_once(Path(os.environ["GPUSCHED_DATA_DIR"])))
+    return migrating
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_modify_db_settings: ExitStack, django_db_setup: None) -> Iterator[None]:
     """The notifier's connection would keep the database of the tests from being dropped."""
     from gpusched.lib.bus.notifier import notifier
 
+    django_db_modify_db_settings.close()
     yield
     notifier.stop()
 

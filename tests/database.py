@@ -1,10 +1,14 @@
 """The PostgreSQL of the tests: one server for the whole run, its data thrown away."""
 
+import fcntl
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
@@ -15,7 +19,7 @@ from gpusched.lib.process.children import die_with_parent
 
 
 def start() -> Server | None:
-    """Starts the server and points Django at it; None when another process of this run has done so already."""
+    """Start the server and point Django at it. Return None if another process of this run has done so already."""
     if os.environ.get("GPUSCHED_DATABASE_URL"):
         return None
     directory = Path(tempfile.mkdtemp(prefix="gpusched-test-"))
@@ -23,12 +27,36 @@ def start() -> Server | None:
     server = Server(directory, settings=FAST)
     server.start(preexec=die_with_parent(signal.SIGQUIT))
     os.environ["GPUSCHED_DATABASE_URL"] = server.url()
+    os.environ["MIGRATED_DATABASE"] = "migrated"
     connections.databases["default"].update(django_database(server.url()))
     return server
 
 
 def stop(server: Server) -> None:
     server.remove()
+
+
+@contextmanager
+def migrated_once(place: Path) -> Iterator[None]:
+    """Of the processes of a run, let the first one migrate, and the others copy its database: migrations take seven
+    seconds. `place`: a directory that they share."""
+    name, is_migrated = os.environ.get("MIGRATED_DATABASE"), place / "migrated"
+    if name is None or "PYTEST_XDIST_WORKER" not in os.environ:  # one process, or the server of the person who tests
+        yield
+        return
+    with (place / "migrated.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_migrated.exists():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            connection.settings_dict["TEST"].update(TEMPLATE=name, MIGRATE=False)
+            yield
+            return
+        yield
+        source = connection.settings_dict["NAME"]
+        connection.close()
+        with psycopg.connect(os.environ["GPUSCHED_DATABASE_URL"], autocommit=True) as server:
+            server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
+        is_migrated.touch()
 
 
 # Migrations fill these, and no test changes them.
