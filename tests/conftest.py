@@ -24,6 +24,8 @@ import pytest
 from gpusched.lib import cache
 
 if TYPE_CHECKING:
+    from pytest_django import DjangoDbBlocker
+
     from gpusched.lib.db.embedded import Server
 
 _server: "Server | None" = None
@@ -112,6 +114,16 @@ def django_db_setup(django_db_modify_db_settings: ExitStack, django_db_setup: No
     django_db_modify_db_settings.close()
     yield
     notifier.stop()
+
+
+@pytest.fixture(scope="module")
+def rows_of_module(django_db_setup: None, django_db_blocker: "DjangoDbBlocker") -> Iterator[None]:
+    """Fixtures of a module's scope that use this one create rows once. Each of its tests starts with these."""
+    from django.db import transaction
+
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 def _is_without_database(chosen: list[str]) -> bool:

@@ -120,12 +120,12 @@ WRITES_NOTHING = {"POST jobs/simulate"}
 ROWS = {"POST tasks"}
 
 
-@pytest.fixture
-def admin():
+@pytest.fixture(scope="module")
+def admin(rows_of_module):
     return make_token(make_user("root", admin=True))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def existing(admin):
     """Create an object of each kind that a write needs."""
     tenant = make_tenant("nlp")
