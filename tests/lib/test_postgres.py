@@ -21,17 +21,27 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts Post
 
 
 @pytest.fixture
-def private(tmp_path: Path) -> Iterator[Path]:
+def in_var_lib(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The directories that the test creates in /var/lib: other tests have theirs there at the same time."""
+    created: list[Path] = []
+    make = tempfile.mkdtemp
+
+    def recorded(*args: Any, **options: Any) -> str:
+        path: str = make(*args, **options)
+        created.extend([Path(path)] if path.startswith("/var/lib/") else [])
+        return path
+
+    monkeypatch.setattr(tempfile, "mkdtemp", recorded)
+    return created
+
+
+@pytest.fixture
+def private(tmp_path: Path, in_var_lib: list[Path]) -> Iterator[Path]:
     """A folder that only its owner can enter, as root's home is on Debian."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
-    previous = var_lib()
     yield folder
-    assert var_lib() == previous
-
-
-def var_lib() -> set[Path]:
-    return set(Path("/var/lib").glob("gpusched-*"))
+    assert not any(path.exists() for path in in_var_lib)
 
 
 def wheel_in(folder: Path) -> Path:
@@ -182,13 +192,12 @@ def test_missing_data_is_never_replaced_by_an_empty_database(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def owned() -> Iterator[Path]:
+def owned(in_var_lib: list[Path]) -> Iterator[Path]:
     """A data directory as systemd creates it for the units: that of another user, whom alone it lets in."""
     with tempfile.TemporaryDirectory(prefix="gpusched-owned-") as directory:  # other users enter /tmp, not `tmp_path`
         os.chown(directory, OWNER, OWNER)
-        previous = var_lib()
         yield Path(directory)
-        assert var_lib() == previous
+        assert in_var_lib == []
 
 
 @needs_root
