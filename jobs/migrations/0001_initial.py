@@ -99,6 +99,32 @@ class Migration(migrations.Migration):
                 ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='tenants.tenant')),
                 ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), _negated=True), fields=['state', 'id'], name='job_unfinished'),
+                    models.Index(condition=models.Q(('array', None)), fields=['id'], name='job_by_id'),
+                    models.Index(condition=models.Q(('array', None)), fields=['tenant', 'id'], name='job_by_tenant'),
+                    models.Index(condition=models.Q(('array', None)), fields=['user', 'id'], name='job_by_user'),
+                    models.Index(condition=models.Q(('array', None), ('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']])), fields=['state', 'id'], name='job_final_by_state'),
+                    models.Index(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['HELD'], gpusched.protocol.states.JobState['PENDING']])), fields=['tenant', 'user'], name='job_waiting_by_tenant'),
+                    models.Index(condition=models.Q(('array', None), ('ended_at__isnull', False)), fields=['ended_at'], name='job_by_end'),
+                    models.Index(condition=models.Q(('array__isnull', False)), fields=['array', 'state'], name='job_element_by_state'),
+                    models.Index(condition=models.Q(('array_count__isnull', False)), fields=['state', 'id'], name='job_array_by_state'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['PENDING'], gpusched.protocol.states.JobState['HELD'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['STOPPING'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['PREEMPTED']])), name='job_state_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), ('ended_at__isnull', False)), models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='job_ended_if_final'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['STOPPING']]), _negated=True), ('attempt__gte', 1), ('array_count__isnull', False), _connector='OR'), name='job_live_has_attempt'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('array_cancelled', None), ('array_count', None), ('array_max_parallel', None), ('array_waiting', None)), models.Q(('array_cancelled__isnull', False), ('array_count__gte', 1), ('array_waiting__isnull', False), ('attempt', 0)), _connector='OR'), name='job_array_whole'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('array', None), ('array_index', None)), models.Q(('array__isnull', False), ('array_count', None), ('array_index__isnull', False)), _connector='OR'), name='job_element_of_an_array'),
+                    models.UniqueConstraint(condition=models.Q(('array__isnull', False)), fields=('array', 'array_index'), name='job_element_once'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', gpusched.protocol.states.JobState['STOPPING']), models.Q(('stop_reason', ''), _negated=True)), models.Q(models.Q(('state', gpusched.protocol.states.JobState['STOPPING']), _negated=True), ('stop_reason', '')), _connector='OR'), name='job_stop_reason_if_stopping'),
+                    models.CheckConstraint(condition=models.Q(('open_dependencies', 0), models.Q(('state__in', [gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['STOPPING']]), _negated=True), _connector='OR'), name='job_live_waits_for_none'),
+                    models.CheckConstraint(condition=models.Q(('gpu_sharing__in', [gpusched.protocol.states.Sharing['EXCLUSIVE'], gpusched.protocol.states.Sharing['SHARED']])), name='job_sharing_known'),
+                    models.CheckConstraint(condition=models.Q(('workload_class__in', [gpusched.protocol.states.WorkloadClass['ONLINE'], gpusched.protocol.states.WorkloadClass['BATCH']])), name='job_class_known'),
+                    models.CheckConstraint(condition=models.Q(('topology__in', [gpusched.protocol.states.Topology['ANY'], gpusched.protocol.states.Topology['NVLINK'], gpusched.protocol.states.Topology['NUMA'], gpusched.protocol.states.Topology['PREFER_NVLINK'], gpusched.protocol.states.Topology['PREFER_NUMA']])), name='job_topology_known'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='IdempotencyKey',
@@ -110,6 +136,14 @@ class Migration(migrations.Migration):
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='jobs.job')),
             ],
+            options={
+                'indexes': [
+                    models.Index(fields=['created_at'], name='jobs_idempo_created_8b7e53_idx'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('user', 'key'), name='idempotency_key_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Dependency',
@@ -119,6 +153,12 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='jobs.job')),
                 ('on', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='jobs.job')),
             ],
+            options={
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('kind__in', [gpusched.protocol.dependencies.After['OK'], gpusched.protocol.dependencies.After['ANY'], gpusched.protocol.dependencies.After['FAIL']])), name='dependency_kind_known'),
+                    models.CheckConstraint(condition=models.Q(('job', models.F('on')), _negated=True), name='dependency_not_on_itself'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Attempt',
@@ -140,6 +180,16 @@ class Migration(migrations.Migration):
                 ('log_dropped_at', models.DateTimeField(null=True)),
                 ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='jobs.job')),
             ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('reason', 'preempted')), fields=['ended_at'], name='attempt_preempted'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('job', 'number'), name='attempt_number_once'),
+                    models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('job',), name='attempt_one_live'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('reason', '')), models.Q(('ended_at__isnull', False), models.Q(('reason', ''), _negated=True)), _connector='OR'), name='attempt_reason_if_ended'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='JobEvent',
@@ -183,86 +233,6 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('caller', 'key'), name='kept_answer_once')],
             },
         ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), _negated=True), fields=['state', 'id'], name='job_unfinished'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array', None)), fields=['id'], name='job_by_id'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array', None)), fields=['tenant', 'id'], name='job_by_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array', None)), fields=['user', 'id'], name='job_by_user'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array', None), ('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']])), fields=['state', 'id'], name='job_final_by_state'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['HELD'], gpusched.protocol.states.JobState['PENDING']])), fields=['tenant', 'user'], name='job_waiting_by_tenant'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array', None), ('ended_at__isnull', False)), fields=['ended_at'], name='job_by_end'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array__isnull', False)), fields=['array', 'state'], name='job_element_by_state'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('array_count__isnull', False)), fields=['state', 'id'], name='job_array_by_state'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', [gpusched.protocol.states.JobState['PENDING'], gpusched.protocol.states.JobState['HELD'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['STOPPING'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['PREEMPTED']])), name='job_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), ('ended_at__isnull', False)), models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['CANCELLED'], gpusched.protocol.states.JobState['COMPLETED'], gpusched.protocol.states.JobState['FAILED'], gpusched.protocol.states.JobState['PREEMPTED']]), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='job_ended_if_final'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', [gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['STOPPING']]), _negated=True), ('attempt__gte', 1), ('array_count__isnull', False), _connector='OR'), name='job_live_has_attempt'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('array_cancelled', None), ('array_count', None), ('array_max_parallel', None), ('array_waiting', None)), models.Q(('array_cancelled__isnull', False), ('array_count__gte', 1), ('array_waiting__isnull', False), ('attempt', 0)), _connector='OR'), name='job_array_whole'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('array', None), ('array_index', None)), models.Q(('array__isnull', False), ('array_count', None), ('array_index__isnull', False)), _connector='OR'), name='job_element_of_an_array'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('array__isnull', False)), fields=('array', 'array_index'), name='job_element_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', gpusched.protocol.states.JobState['STOPPING']), models.Q(('stop_reason', ''), _negated=True)), models.Q(models.Q(('state', gpusched.protocol.states.JobState['STOPPING']), _negated=True), ('stop_reason', '')), _connector='OR'), name='job_stop_reason_if_stopping'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('open_dependencies', 0), models.Q(('state__in', [gpusched.protocol.states.JobState['RUNNING'], gpusched.protocol.states.JobState['SCHEDULED'], gpusched.protocol.states.JobState['STOPPING']]), _negated=True), _connector='OR'), name='job_live_waits_for_none'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('gpu_sharing__in', [gpusched.protocol.states.Sharing['EXCLUSIVE'], gpusched.protocol.states.Sharing['SHARED']])), name='job_sharing_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('workload_class__in', [gpusched.protocol.states.WorkloadClass['ONLINE'], gpusched.protocol.states.WorkloadClass['BATCH']])), name='job_class_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('topology__in', [gpusched.protocol.states.Topology['ANY'], gpusched.protocol.states.Topology['NVLINK'], gpusched.protocol.states.Topology['NUMA'], gpusched.protocol.states.Topology['PREFER_NVLINK'], gpusched.protocol.states.Topology['PREFER_NUMA']])), name='job_topology_known'),
-        ),
         pgtrigger.migrations.AddTrigger(
             model_name='job',
             trigger=pgtrigger.compiler.Trigger(name='keep_reasons', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    INSERT INTO jobs_jobreason (job_id, code, since_at, until_at)\n    SELECT id, max(was), max(since_at), now()\n      FROM (SELECT id, reason AS was, reason_since AS since_at, NULL AS is_now FROM old_jobs\n             UNION ALL SELECT id, NULL, NULL, reason FROM new_jobs) r\n     GROUP BY id\n    HAVING max(was) <> max(is_now) AND max(was) <> '' AND max(since_at) < now()\n       AND (max(was) <> 'scheduler_behind' OR max(since_at) < now() - interval '1 second');\n    RETURN NULL;\n", hash='6bf16ba0b61af8958446391a9259239fb9868625', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_keep_reasons_a6e25', referencing='REFERENCING OLD TABLE AS old_jobs  NEW TABLE AS new_jobs ', table='jobs_job', when='AFTER')),
@@ -278,38 +248,6 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name='job',
             trigger=pgtrigger.compiler.Trigger(name='tally_inserted', sql=pgtrigger.compiler.UpsertTriggerSql(condition="WHEN (NEW.state IN ('cancelled', 'completed', 'failed', 'preempted'))", func="INSERT INTO jobs_tally (kind, word, n) SELECT 'job', NEW.state, 1; RETURN NULL;", hash='12e78f8ffc0a165a106f96bc61434dc7f8bd3cd3', operation='INSERT', pgid='pgtrigger_tally_inserted_9a88b', table='jobs_job', when='AFTER')),
-        ),
-        migrations.AddIndex(
-            model_name='idempotencykey',
-            index=models.Index(fields=['created_at'], name='jobs_idempo_created_8b7e53_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='idempotencykey',
-            constraint=models.UniqueConstraint(fields=('user', 'key'), name='idempotency_key_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='dependency',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', [gpusched.protocol.dependencies.After['OK'], gpusched.protocol.dependencies.After['ANY'], gpusched.protocol.dependencies.After['FAIL']])), name='dependency_kind_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='dependency',
-            constraint=models.CheckConstraint(condition=models.Q(('job', models.F('on')), _negated=True), name='dependency_not_on_itself'),
-        ),
-        migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(condition=models.Q(('reason', 'preempted')), fields=['ended_at'], name='attempt_preempted'),
-        ),
-        migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(fields=('job', 'number'), name='attempt_number_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('job',), name='attempt_one_live'),
-        ),
-        migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('reason', '')), models.Q(('ended_at__isnull', False), models.Q(('reason', ''), _negated=True)), _connector='OR'), name='attempt_reason_if_ended'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='attempt',
@@ -327,16 +265,12 @@ class Migration(migrations.Migration):
             model_name='jobevent',
             trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='67019ae1f72962be241366f43cf545c44dd6801b', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_5eb02', table='jobs_jobevent', when='BEFORE')),
         ),
-        # A job's row is rewritten when its reason changes: with room on its page no index need be touched.
         migrations.RunSQL("ALTER TABLE jobs_job SET (fillfactor = 70)", "ALTER TABLE jobs_job RESET (fillfactor)"),
-        # How many numbers are in a set of them.
         migrations.RunSQL(
             """CREATE FUNCTION jobs_numbers(int4multirange) RETURNS int LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
                AS 'SELECT coalesce(sum(upper(r) - lower(r)), 0)::int FROM unnest($1) AS r'""",
             "DROP FUNCTION jobs_numbers(int4multirange)",
         ),
-        # Each bulk that is counted exactly increases it, so that a count from before the bulk is known to be stale
-        # (jobs/submit/queue_locks.py). A sequence, because its value is visible to all transactions at once.
         migrations.RunSQL(
             "CREATE SEQUENCE jobs_bulk_generation; SELECT nextval('jobs_bulk_generation')",
             "DROP SEQUENCE jobs_bulk_generation",

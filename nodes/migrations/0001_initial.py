@@ -19,31 +19,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Device',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uuid', models.CharField(max_length=80)),
-                ('index', models.PositiveIntegerField()),
-                ('model', models.CharField(max_length=200)),
-                ('memory_mb', models.PositiveIntegerField(null=True)),
-                ('pci_bus_id', models.CharField(blank=True, default='', max_length=32)),
-                ('numa_node', models.PositiveSmallIntegerField(null=True)),
-                ('nvlink_island', models.PositiveSmallIntegerField(null=True)),
-                ('mig_parent', models.CharField(help_text='The UUID of the GPU that this is an instance of', max_length=80, null=True)),
-                ('mig_slices', models.PositiveSmallIntegerField(null=True)),
-                ('health', models.CharField(default=gpusched.protocol.states.DeviceHealth['OK'], max_length=15)),
-                ('health_note', models.CharField(blank=True, db_default='', default='', help_text='Empty if well', max_length=200)),
-                ('is_slowed', models.BooleanField(db_default=False, default=False, help_text='Slowed down by its own hardware')),
-                ('cool_since', models.DateTimeField(help_text='Hot, and all readings since then were cool (nodes/health/thermal.py)', null=True)),
-                ('known_since', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), help_text='GPU-seconds are counted from then on')),
-                ('held_whole', models.SmallIntegerField(default=0)),
-                ('held_mb', models.IntegerField(default=0)),
-            ],
-            options={
-                'ordering': ['node_id', 'index'],
-            },
-        ),
-        migrations.CreateModel(
             name='GpuClock',
             fields=[
                 ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
@@ -86,98 +61,6 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name='Rollup',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('samples', models.SmallIntegerField()),
-                ('held_seconds', models.FloatField()),
-                ('busy_seconds', models.FloatField()),
-                ('utilisation_min', models.SmallIntegerField(null=True)),
-                ('utilisation_mean', models.FloatField(null=True)),
-                ('utilisation_max', models.SmallIntegerField(null=True)),
-                ('memory_min', models.IntegerField(null=True)),
-                ('memory_mean', models.FloatField(null=True)),
-                ('memory_max', models.IntegerField(null=True)),
-                ('temperature_min', models.SmallIntegerField(null=True)),
-                ('temperature_mean', models.FloatField(null=True)),
-                ('temperature_max', models.SmallIntegerField(null=True)),
-                ('power_min', models.FloatField(null=True)),
-                ('power_mean', models.FloatField(null=True)),
-                ('power_max', models.FloatField(null=True)),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Sample',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('cell', models.CharField(max_length=15)),
-                ('seconds', models.FloatField()),
-                ('utilisation_percent', models.SmallIntegerField(null=True)),
-                ('memory_used_mb', models.IntegerField(null=True)),
-                ('temperature_celsius', models.SmallIntegerField(null=True)),
-                ('power_watts', models.FloatField(null=True)),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Assignment',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField(help_text="The attempt's number")),
-                ('rank', models.PositiveIntegerField()),
-                ('cpu_milli', models.PositiveIntegerField()),
-                ('memory_mb', models.PositiveBigIntegerField()),
-                ('device_ids', models.JSONField(default=list, help_text='Kept after the allocations are given back')),
-                ('state', models.CharField(default=gpusched.protocol.states.RankState['ASSIGNED'], max_length=10)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('pid', models.PositiveIntegerField(null=True)),
-                ('exit_code', models.IntegerField(null=True)),
-                ('signal', models.IntegerField(null=True)),
-                ('reason', models.CharField(blank=True, default='', max_length=30)),
-                ('detail', models.TextField(blank=True, default='')),
-                ('peak_memory_mb', models.PositiveIntegerField(null=True)),
-                ('log_bytes', models.BigIntegerField(help_text='Final size of the log; empty while it may grow', null=True)),
-                ('missing_since', models.DateTimeField(help_text="The agent's messages do not name it since then", null=True)),
-                ('limit_version', models.PositiveIntegerField(db_default=0, default=0, help_text="Of the job's time limits the one that its agent says is in force there")),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='jobs.attempt')),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='jobs.job')),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Reading',
-            fields=[
-                ('device', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='reading', serialize=False, to='nodes.device')),
-                ('read_at', models.DateTimeField()),
-                ('idle_since', models.DateTimeField(help_text='Each reading since then said 0 %; empty: the latest not', null=True)),
-                ('quiet_since', models.DateTimeField(help_text='Since then all were under held_idle_percent, with no gap', null=True)),
-                ('utilisation_percent', models.SmallIntegerField(null=True)),
-                ('memory_used_mb', models.IntegerField(null=True)),
-                ('temperature_celsius', models.SmallIntegerField(null=True)),
-                ('power_watts', models.FloatField(null=True)),
-                ('power_limit_watts', models.IntegerField(null=True)),
-                ('sm_clock_mhz', models.IntegerField(null=True)),
-                ('memory_clock_mhz', models.IntegerField(null=True)),
-                ('ecc_corrected', models.BigIntegerField(null=True)),
-                ('ecc_uncorrected', models.BigIntegerField(null=True)),
-                ('throttle_reasons', models.BigIntegerField(null=True)),
-                ('process_count', models.IntegerField(null=True)),
-                ('occupancy', models.CharField(help_text='clear, dirty, foreign or lost; empty: unknown', max_length=10, null=True)),
-                ('occupant', models.CharField(blank=True, db_default='', default='', max_length=200)),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Allocation',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('memory_mb', models.PositiveIntegerField(help_text='Empty: the whole device', null=True)),
-                ('since', models.DateTimeField()),
-                ('assignment', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='allocations', to='nodes.assignment')),
-                ('device', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='nodes.device')),
-            ],
-        ),
-        migrations.CreateModel(
             name='HeldDay',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -188,6 +71,11 @@ class Migration(migrations.Migration):
                 ('idle_seconds', models.FloatField()),
                 ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('day', 'tenant', 'user_id', 'gpu_model'), name='held_day_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='IdleExemption',
@@ -199,6 +87,11 @@ class Migration(migrations.Migration):
                 ('job', models.OneToOneField(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='jobs.job')),
                 ('tenant', models.OneToOneField(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
+            options={
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(models.Q(('job__isnull', False), ('tenant__isnull', True)), models.Q(('job__isnull', True), ('tenant__isnull', False)), _connector='OR'), name='exemption_of_one'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Node',
@@ -236,6 +129,166 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Device',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('uuid', models.CharField(max_length=80)),
+                ('index', models.PositiveIntegerField()),
+                ('model', models.CharField(max_length=200)),
+                ('memory_mb', models.PositiveIntegerField(null=True)),
+                ('pci_bus_id', models.CharField(blank=True, default='', max_length=32)),
+                ('numa_node', models.PositiveSmallIntegerField(null=True)),
+                ('nvlink_island', models.PositiveSmallIntegerField(null=True)),
+                ('mig_parent', models.CharField(help_text='The UUID of the GPU that this is an instance of', max_length=80, null=True)),
+                ('mig_slices', models.PositiveSmallIntegerField(null=True)),
+                ('health', models.CharField(default=gpusched.protocol.states.DeviceHealth['OK'], max_length=15)),
+                ('health_note', models.CharField(blank=True, db_default='', default='', help_text='Empty if well', max_length=200)),
+                ('is_slowed', models.BooleanField(db_default=False, default=False, help_text='Slowed down by its own hardware')),
+                ('cool_since', models.DateTimeField(help_text='Hot, and all readings since then were cool (nodes/health/thermal.py)', null=True)),
+                ('known_since', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), help_text='GPU-seconds are counted from then on')),
+                ('held_whole', models.SmallIntegerField(default=0)),
+                ('held_mb', models.IntegerField(default=0)),
+                ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='devices', to='nodes.node')),
+            ],
+            options={
+                'ordering': ['node_id', 'index'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('node', 'uuid'), name='device_once_per_node'),
+                    models.CheckConstraint(condition=models.Q(('health__in', [gpusched.protocol.states.DeviceHealth['OK'], gpusched.protocol.states.DeviceHealth['HOT'], gpusched.protocol.states.DeviceHealth['DEGRADED'], gpusched.protocol.states.DeviceHealth['DIRTY'], gpusched.protocol.states.DeviceHealth['FOREIGN'], gpusched.protocol.states.DeviceHealth['QUARANTINED'], gpusched.protocol.states.DeviceHealth['LOST']])), name='device_health_known'),
+                    models.CheckConstraint(condition=models.Q(('held_mb__gte', 0), ('held_whole__gte', 0), ('held_whole__lte', 1), models.Q(('held_mb', 0), models.Q(('held_mb__lte', models.F('memory_mb')), ('held_whole', 0)), _connector='OR')), name='device_not_overheld'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Rollup',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('samples', models.SmallIntegerField()),
+                ('held_seconds', models.FloatField()),
+                ('busy_seconds', models.FloatField()),
+                ('utilisation_min', models.SmallIntegerField(null=True)),
+                ('utilisation_mean', models.FloatField(null=True)),
+                ('utilisation_max', models.SmallIntegerField(null=True)),
+                ('memory_min', models.IntegerField(null=True)),
+                ('memory_mean', models.FloatField(null=True)),
+                ('memory_max', models.IntegerField(null=True)),
+                ('temperature_min', models.SmallIntegerField(null=True)),
+                ('temperature_mean', models.FloatField(null=True)),
+                ('temperature_max', models.SmallIntegerField(null=True)),
+                ('power_min', models.FloatField(null=True)),
+                ('power_mean', models.FloatField(null=True)),
+                ('power_max', models.FloatField(null=True)),
+                ('device', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='rollups', to='nodes.device')),
+            ],
+            options={
+                'indexes': [
+                    models.Index(fields=['at'], name='nodes_rollu_at_9b278c_idx'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('device', 'at'), name='rollup_once'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Sample',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('cell', models.CharField(max_length=15)),
+                ('seconds', models.FloatField()),
+                ('utilisation_percent', models.SmallIntegerField(null=True)),
+                ('memory_used_mb', models.IntegerField(null=True)),
+                ('temperature_celsius', models.SmallIntegerField(null=True)),
+                ('power_watts', models.FloatField(null=True)),
+                ('device', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='samples', to='nodes.device')),
+            ],
+            options={
+                'indexes': [
+                    models.Index(fields=['at'], name='nodes_sampl_at_31ab17_idx'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('device', 'at'), name='sample_once'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Assignment',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.PositiveIntegerField(help_text="The attempt's number")),
+                ('rank', models.PositiveIntegerField()),
+                ('cpu_milli', models.PositiveIntegerField()),
+                ('memory_mb', models.PositiveBigIntegerField()),
+                ('device_ids', models.JSONField(default=list, help_text='Kept after the allocations are given back')),
+                ('state', models.CharField(default=gpusched.protocol.states.RankState['ASSIGNED'], max_length=10)),
+                ('started_at', models.DateTimeField(null=True)),
+                ('ended_at', models.DateTimeField(null=True)),
+                ('pid', models.PositiveIntegerField(null=True)),
+                ('exit_code', models.IntegerField(null=True)),
+                ('signal', models.IntegerField(null=True)),
+                ('reason', models.CharField(blank=True, default='', max_length=30)),
+                ('detail', models.TextField(blank=True, default='')),
+                ('peak_memory_mb', models.PositiveIntegerField(null=True)),
+                ('log_bytes', models.BigIntegerField(help_text='Final size of the log; empty while it may grow', null=True)),
+                ('missing_since', models.DateTimeField(help_text="The agent's messages do not name it since then", null=True)),
+                ('limit_version', models.PositiveIntegerField(db_default=0, default=0, help_text="Of the job's time limits the one that its agent says is in force there")),
+                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='jobs.attempt')),
+                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='assignments', to='jobs.job')),
+                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='assignments', to='nodes.node')),
+            ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('state', gpusched.protocol.states.RankState['ENDED']), _negated=True), fields=['node'], name='assignment_live'),
+                    models.Index(condition=models.Q(('reason__in', ['node_fault', 'supervisor_lost'])), fields=['node', 'ended_at'], name='assignment_faults'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('job', 'number', 'rank'), name='assignment_once'),
+                    models.CheckConstraint(condition=models.Q(('state__in', [gpusched.protocol.states.RankState['ASSIGNED'], gpusched.protocol.states.RankState['RUNNING'], gpusched.protocol.states.RankState['ENDED']])), name='assignment_state_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', gpusched.protocol.states.RankState['ENDED']), ('ended_at__isnull', False)), models.Q(models.Q(('state', gpusched.protocol.states.RankState['ENDED']), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='assignment_ended_if_ended'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Reading',
+            fields=[
+                ('device', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='reading', serialize=False, to='nodes.device')),
+                ('read_at', models.DateTimeField()),
+                ('idle_since', models.DateTimeField(help_text='Each reading since then said 0 %; empty: the latest not', null=True)),
+                ('quiet_since', models.DateTimeField(help_text='Since then all were under held_idle_percent, with no gap', null=True)),
+                ('utilisation_percent', models.SmallIntegerField(null=True)),
+                ('memory_used_mb', models.IntegerField(null=True)),
+                ('temperature_celsius', models.SmallIntegerField(null=True)),
+                ('power_watts', models.FloatField(null=True)),
+                ('power_limit_watts', models.IntegerField(null=True)),
+                ('sm_clock_mhz', models.IntegerField(null=True)),
+                ('memory_clock_mhz', models.IntegerField(null=True)),
+                ('ecc_corrected', models.BigIntegerField(null=True)),
+                ('ecc_uncorrected', models.BigIntegerField(null=True)),
+                ('throttle_reasons', models.BigIntegerField(null=True)),
+                ('process_count', models.IntegerField(null=True)),
+                ('occupancy', models.CharField(help_text='clear, dirty, foreign or lost; empty: unknown', max_length=10, null=True)),
+                ('occupant', models.CharField(blank=True, db_default='', default='', max_length=200)),
+            ],
+        ),
+        migrations.CreateModel(
+            name='Allocation',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('memory_mb', models.PositiveIntegerField(help_text='Empty: the whole device', null=True)),
+                ('since', models.DateTimeField()),
+                ('assignment', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='allocations', to='nodes.assignment')),
+                ('device', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='nodes.device')),
+            ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('memory_mb', None)), fields=('device',), name='allocation_whole_once'),
+                    models.UniqueConstraint(fields=('assignment', 'device'), name='allocation_device_once'),
+                    models.CheckConstraint(condition=models.Q(('memory_mb', None), ('memory_mb__gt', 0), _connector='OR'), name='allocation_some_memory'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name='MissingUser',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -244,6 +297,11 @@ class Migration(migrations.Migration):
                 ('since', models.DateTimeField()),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='missing_users', to='nodes.node')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('node', 'unix_user'), name='missing_user_once'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Incident',
@@ -258,43 +316,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-since', '-id'],
+                'indexes': [
+                    models.Index(fields=['-since', '-id'], name='incident_latest'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('until', None)), fields=('device',), name='incident_open_once'),
+                ],
             },
-        ),
-        migrations.AddField(
-            model_name='device',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='devices', to='nodes.node'),
-        ),
-        migrations.AddField(
-            model_name='assignment',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='assignments', to='nodes.node'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='node',
             trigger=pgtrigger.compiler.Trigger(name='node_incidents', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.state <> NEW.state OR OLD.intent <> NEW.intent OR OLD.intent_note <> NEW.intent_note)', func='\n    IF OLD.state <> NEW.state THEN\n        UPDATE nodes_incident SET until = clock_timestamp()\n         WHERE node_id = NEW.id AND device_id IS NULL AND kind = \'node_lost\' AND until IS NULL;\n        IF NEW.state = \'lost\' THEN\n            INSERT INTO nodes_incident (node_id, kind, cause, since)\n            VALUES (NEW.id, \'node_lost\', \'silent since \' || coalesce(\n                        to_char(NEW.last_seen_at AT TIME ZONE \'UTC\', \'YYYY-MM-DD HH24:MI:SS "UTC"\'), \'it joined\'),\n                    clock_timestamp());\n        END IF;\n    END IF;\n    IF OLD.intent <> NEW.intent\n       OR starts_with(OLD.intent_note, \'held after \') <> starts_with(NEW.intent_note, \'held after \') THEN\n        UPDATE nodes_incident SET until = clock_timestamp()\n         WHERE node_id = NEW.id AND device_id IS NULL AND kind IN (\'cordoned\', \'draining\') AND until IS NULL;\n        IF NEW.intent <> \'open\' THEN\n            INSERT INTO nodes_incident (node_id, kind, cause, since)\n            VALUES (NEW.id, NEW.intent, NEW.intent_note, clock_timestamp());\n        END IF;\n    ELSIF OLD.intent_note <> NEW.intent_note THEN\n        UPDATE nodes_incident SET cause = NEW.intent_note\n         WHERE node_id = NEW.id AND device_id IS NULL AND kind = NEW.intent AND until IS NULL;\n    END IF;\n    RETURN NULL;\n', hash='966ccc5241986150999411143c77e6c54c73431e', operation='UPDATE OF "state", "intent", "intent_note"', pgid='pgtrigger_node_incidents_aba89', table='nodes_node', when='AFTER')),
-        ),
-        migrations.AddField(
-            model_name='rollup',
-            name='device',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='rollups', to='nodes.device'),
-        ),
-        migrations.AddField(
-            model_name='sample',
-            name='device',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='samples', to='nodes.device'),
-        ),
-        migrations.AddConstraint(
-            model_name='allocation',
-            constraint=models.UniqueConstraint(condition=models.Q(('memory_mb', None)), fields=('device',), name='allocation_whole_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='allocation',
-            constraint=models.UniqueConstraint(fields=('assignment', 'device'), name='allocation_device_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='allocation',
-            constraint=models.CheckConstraint(condition=models.Q(('memory_mb', None), ('memory_mb__gt', 0), _connector='OR'), name='allocation_some_memory'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='allocation',
@@ -308,76 +340,8 @@ class Migration(migrations.Migration):
             model_name='allocation',
             trigger=pgtrigger.compiler.Trigger(name='no_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='20cbb5f515192f3392175a193a2b6b8bca6ab82c', operation='UPDATE', pgid='pgtrigger_no_update_20bb2', table='nodes_allocation', when='BEFORE')),
         ),
-        migrations.AddConstraint(
-            model_name='heldday',
-            constraint=models.UniqueConstraint(fields=('day', 'tenant', 'user_id', 'gpu_model'), name='held_day_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='idleexemption',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('job__isnull', False), ('tenant__isnull', True)), models.Q(('job__isnull', True), ('tenant__isnull', False)), _connector='OR'), name='exemption_of_one'),
-        ),
-        migrations.AddConstraint(
-            model_name='missinguser',
-            constraint=models.UniqueConstraint(fields=('node', 'unix_user'), name='missing_user_once'),
-        ),
-        migrations.AddIndex(
-            model_name='incident',
-            index=models.Index(fields=['-since', '-id'], name='incident_latest'),
-        ),
-        migrations.AddConstraint(
-            model_name='incident',
-            constraint=models.UniqueConstraint(condition=models.Q(('until', None)), fields=('device',), name='incident_open_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='device',
-            constraint=models.UniqueConstraint(fields=('node', 'uuid'), name='device_once_per_node'),
-        ),
-        migrations.AddConstraint(
-            model_name='device',
-            constraint=models.CheckConstraint(condition=models.Q(('health__in', [gpusched.protocol.states.DeviceHealth['OK'], gpusched.protocol.states.DeviceHealth['HOT'], gpusched.protocol.states.DeviceHealth['DEGRADED'], gpusched.protocol.states.DeviceHealth['DIRTY'], gpusched.protocol.states.DeviceHealth['FOREIGN'], gpusched.protocol.states.DeviceHealth['QUARANTINED'], gpusched.protocol.states.DeviceHealth['LOST']])), name='device_health_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='device',
-            constraint=models.CheckConstraint(condition=models.Q(('held_mb__gte', 0), ('held_whole__gte', 0), ('held_whole__lte', 1), models.Q(('held_mb', 0), models.Q(('held_mb__lte', models.F('memory_mb')), ('held_whole', 0)), _connector='OR')), name='device_not_overheld'),
-        ),
         pgtrigger.migrations.AddTrigger(
             model_name='device',
             trigger=pgtrigger.compiler.Trigger(name='device_incidents', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.health IS DISTINCT FROM NEW.health)', func="\n    UPDATE nodes_incident SET until = clock_timestamp() WHERE device_id = NEW.id AND until IS NULL;\n    IF NEW.health <> 'ok' THEN\n        INSERT INTO nodes_incident (node_id, device_id, kind, cause, since)\n        VALUES (NEW.node_id, NEW.id, NEW.health, NEW.health_note, clock_timestamp());\n    END IF;\n    RETURN NULL;\n", hash='30dc4c2a23a297ecbf2b9eca39205b515c56ac2a', operation='UPDATE OF "health"', pgid='pgtrigger_device_incidents_6ff71', table='nodes_device', when='AFTER')),
-        ),
-        migrations.AddIndex(
-            model_name='assignment',
-            index=models.Index(condition=models.Q(('state', gpusched.protocol.states.RankState['ENDED']), _negated=True), fields=['node'], name='assignment_live'),
-        ),
-        migrations.AddIndex(
-            model_name='assignment',
-            index=models.Index(condition=models.Q(('reason__in', ['node_fault', 'supervisor_lost'])), fields=['node', 'ended_at'], name='assignment_faults'),
-        ),
-        migrations.AddConstraint(
-            model_name='assignment',
-            constraint=models.UniqueConstraint(fields=('job', 'number', 'rank'), name='assignment_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='assignment',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', [gpusched.protocol.states.RankState['ASSIGNED'], gpusched.protocol.states.RankState['RUNNING'], gpusched.protocol.states.RankState['ENDED']])), name='assignment_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='assignment',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', gpusched.protocol.states.RankState['ENDED']), ('ended_at__isnull', False)), models.Q(models.Q(('state', gpusched.protocol.states.RankState['ENDED']), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='assignment_ended_if_ended'),
-        ),
-        migrations.AddIndex(
-            model_name='rollup',
-            index=models.Index(fields=['at'], name='nodes_rollu_at_9b278c_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='rollup',
-            constraint=models.UniqueConstraint(fields=('device', 'at'), name='rollup_once'),
-        ),
-        migrations.AddIndex(
-            model_name='sample',
-            index=models.Index(fields=['at'], name='nodes_sampl_at_31ab17_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='sample',
-            constraint=models.UniqueConstraint(fields=('device', 'at'), name='sample_once'),
         ),
     ]

@@ -78,6 +78,14 @@ class Migration(migrations.Migration):
                 ('tenant', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.tenant')),
                 ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(models.Q(('tenant', None), ('user__isnull', False)), models.Q(('tenant__isnull', False), ('user', None)), _connector='OR'), name='route_of_tenant_or_user'),
+                    models.UniqueConstraint(fields=('tenant', 'channel', 'name'), name='route_of_tenant_is_unique'),
+                    models.UniqueConstraint(fields=('user', 'channel', 'name'), name='route_of_user_is_unique'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('quiet_from', None), ('quiet_until', None)), models.Q(('quiet_from__isnull', False), ('quiet_until__isnull', False), models.Q(('quiet_from', models.F('quiet_until')), _negated=True)), _connector='OR'), name='route_quiet_hours_complete'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Delivery',
@@ -96,42 +104,17 @@ class Migration(migrations.Migration):
                 ('notice', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='notifications.notice')),
                 ('route', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='notifications.route')),
             ],
-            options={'verbose_name_plural': 'deliveries'},
-        ),
-        migrations.AddConstraint(
-            model_name='route',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('tenant', None), ('user__isnull', False)), models.Q(('tenant__isnull', False), ('user', None)), _connector='OR'), name='route_of_tenant_or_user'),
-        ),
-        migrations.AddConstraint(
-            model_name='route',
-            constraint=models.UniqueConstraint(fields=('tenant', 'channel', 'name'), name='route_of_tenant_is_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='route',
-            constraint=models.UniqueConstraint(fields=('user', 'channel', 'name'), name='route_of_user_is_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='route',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('quiet_from', None), ('quiet_until', None)), models.Q(('quiet_from__isnull', False), ('quiet_until__isnull', False), models.Q(('quiet_from', models.F('quiet_until')), _negated=True)), _connector='OR'), name='route_quiet_hours_complete'),
-        ),
-        migrations.AddIndex(
-            model_name='delivery',
-            index=models.Index(condition=models.Q(('state', 'pending')), fields=['route', 'next_at'], name='delivery_pending'),
-        ),
-        migrations.AddIndex(
-            model_name='delivery',
-            index=models.Index(fields=['route', '-id'], name='delivery_of_route'),
-        ),
-        migrations.AddIndex(
-            model_name='delivery',
-            index=models.Index(fields=['ended_at'], name='delivery_by_end'),
-        ),
-        migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.UniqueConstraint(fields=('notice', 'route'), name='delivery_is_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state', 'pending')), models.Q(models.Q(('state', 'pending'), _negated=True), ('ended_at__isnull', False)), _connector='OR'), name='delivery_ended_if_final'),
+            options={
+                'verbose_name_plural': 'deliveries',
+                'indexes': [
+                    models.Index(condition=models.Q(('state', 'pending')), fields=['route', 'next_at'], name='delivery_pending'),
+                    models.Index(fields=['route', '-id'], name='delivery_of_route'),
+                    models.Index(fields=['ended_at'], name='delivery_by_end'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('notice', 'route'), name='delivery_is_unique'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state', 'pending')), models.Q(models.Q(('state', 'pending'), _negated=True), ('ended_at__isnull', False)), _connector='OR'), name='delivery_ended_if_final'),
+                ],
+            },
         ),
     ]

@@ -53,6 +53,13 @@ class Migration(migrations.Migration):
                 ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.tenant')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(condition=models.Q(('state', 'removed'), _negated=True), fields=('tenant', 'name'), name='endpoint_name_is_unique'),
+                    models.CheckConstraint(condition=models.Q(('min_replicas__lte', models.F('max_replicas'))), name='endpoint_replicas_ordered'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('port', None), ('protocol', 'batch')), models.Q(('port__isnull', False), ('protocol', 'openai')), _connector='OR'), name='endpoint_openai_has_port'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='InferenceRequest',
@@ -78,6 +85,18 @@ class Migration(migrations.Migration):
                 ('endpoint', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='serving.endpoint')),
                 ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('state', 'queued')), fields=['endpoint', 'user', 'id'], name='request_queued'),
+                    models.Index(condition=models.Q(('state', 'running')), fields=['dispatcher'], name='request_running'),
+                    models.Index(fields=['endpoint', '-id'], name='request_of_endpoint'),
+                    models.Index(condition=models.Q(('state__in', ('queued', 'running')), _negated=True), fields=['endpoint', 'ended_at'], name='request_ended'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state__in', ('queued', 'running'))), models.Q(models.Q(('state__in', ('queued', 'running')), _negated=True), models.Q(('ended_at', None), _negated=True)), _connector='OR'), name='request_ended_if_final'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('dispatcher__isnull', False), ('state', 'running')), models.Q(('state', 'running'), _negated=True), _connector='OR'), name='request_runs_somewhere'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Replica',
@@ -91,6 +110,11 @@ class Migration(migrations.Migration):
                 ('ended_at', models.DateTimeField(null=True)),
                 ('endpoint', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='serving.endpoint')),
             ],
+            options={
+                'indexes': [
+                    models.Index(condition=models.Q(('ended_at', None)), fields=['endpoint'], name='replica_live'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='Use',
@@ -102,49 +126,10 @@ class Migration(migrations.Migration):
                 ('endpoint', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='serving.endpoint')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
-        ),
-        migrations.AddConstraint(
-            model_name='endpoint',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'removed'), _negated=True), fields=('tenant', 'name'), name='endpoint_name_is_unique'),
-        ),
-        migrations.AddConstraint(
-            model_name='endpoint',
-            constraint=models.CheckConstraint(condition=models.Q(('min_replicas__lte', models.F('max_replicas'))), name='endpoint_replicas_ordered'),
-        ),
-        migrations.AddConstraint(
-            model_name='endpoint',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('port', None), ('protocol', 'batch')), models.Q(('port__isnull', False), ('protocol', 'openai')), _connector='OR'), name='endpoint_openai_has_port'),
-        ),
-        migrations.AddIndex(
-            model_name='inferencerequest',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['endpoint', 'user', 'id'], name='request_queued'),
-        ),
-        migrations.AddIndex(
-            model_name='inferencerequest',
-            index=models.Index(condition=models.Q(('state', 'running')), fields=['dispatcher'], name='request_running'),
-        ),
-        migrations.AddIndex(
-            model_name='inferencerequest',
-            index=models.Index(fields=['endpoint', '-id'], name='request_of_endpoint'),
-        ),
-        migrations.AddIndex(
-            model_name='inferencerequest',
-            index=models.Index(condition=models.Q(('state__in', ('queued', 'running')), _negated=True), fields=['endpoint', 'ended_at'], name='request_ended'),
-        ),
-        migrations.AddConstraint(
-            model_name='inferencerequest',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at', None), ('state__in', ('queued', 'running'))), models.Q(models.Q(('state__in', ('queued', 'running')), _negated=True), models.Q(('ended_at', None), _negated=True)), _connector='OR'), name='request_ended_if_final'),
-        ),
-        migrations.AddConstraint(
-            model_name='inferencerequest',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('dispatcher__isnull', False), ('state', 'running')), models.Q(('state', 'running'), _negated=True), _connector='OR'), name='request_runs_somewhere'),
-        ),
-        migrations.AddIndex(
-            model_name='replica',
-            index=models.Index(condition=models.Q(('ended_at', None)), fields=['endpoint'], name='replica_live'),
-        ),
-        migrations.AddConstraint(
-            model_name='use',
-            constraint=models.UniqueConstraint(fields=('endpoint', 'hour', 'user'), name='use_is_unique'),
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('endpoint', 'hour', 'user'), name='use_is_unique'),
+                ],
+            },
         ),
     ]

@@ -33,16 +33,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Budget',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('soft_gpu_hours', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                ('hard_gpu_hours', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                ('days', models.PositiveSmallIntegerField(blank=True, help_text='Of the last so many days; empty: of the calendar month (UTC)', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(366)])),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-            ],
-        ),
-        migrations.CreateModel(
             name='LoginAttempts',
             fields=[
                 ('key', models.CharField(max_length=60, primary_key=True, serialize=False)),
@@ -56,89 +46,6 @@ class Migration(migrations.Migration):
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='one_time_password', serialize=False, to=settings.AUTH_USER_MODEL)),
                 ('digest', models.CharField(max_length=64)),
                 ('expires_at', models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Quota',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('max_gpus', models.PositiveIntegerField(blank=True, null=True)),
-                ('max_gpu_memory_mb', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('max_cpu_cores', models.PositiveIntegerField(blank=True, null=True)),
-                ('max_memory_mb', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('max_concurrent_jobs', models.PositiveIntegerField(blank=True, null=True)),
-                ('max_gpus_per_user', models.PositiveIntegerField(blank=True, help_text='What the jobs of each one of its users may hold together', null=True)),
-                ('max_gpus_by_model', models.JSONField(blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict, help_text='Per GPU model, like {"A100": 16}', validators=[tenants.models.tenants.check_model_limits])),
-                ('max_queued_jobs', models.PositiveIntegerField(blank=True, help_text='Empty: as GPUSCHED_MAX_QUEUED_JOBS_PER_TENANT says', null=True)),
-                ('max_deferred_jobs', models.PositiveIntegerField(blank=True, help_text='Jobs that cannot start yet; empty: GPUSCHED_MAX_DEFERRED_JOBS_PER_TENANT', null=True)),
-                ('guaranteed_gpus', models.PositiveIntegerField(default=0, help_text='Served first while it holds fewer than these')),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-            ],
-        ),
-        migrations.CreateModel(
-            name='Secret',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('sealed', models.TextField()),
-                ('set_by', models.CharField(max_length=150)),
-                ('set_at', models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
-            name='TenantEvent',
-            fields=[
-                ('pgh_id', models.AutoField(primary_key=True, serialize=False)),
-                ('pgh_created_at', models.DateTimeField(auto_now_add=True)),
-                ('pgh_label', models.TextField(help_text='The event label.')),
-                ('id', models.BigIntegerField()),
-                ('name', models.CharField(help_text='Short name used in commands and the API', max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$', 'lower-case letters, digits and dashes')])),
-                ('display_name', models.CharField(blank=True, max_length=200)),
-                ('weight', models.FloatField(default=1.0, help_text='Twice the weight, twice the share', validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(1000000)])),
-                ('tier', models.CharField(choices=[('premium', 'Premium'), ('standard', 'Standard'), ('opportunistic', 'Opportunistic')], default='standard', max_length=20)),
-                ('allow_preemption', models.BooleanField(default=True, help_text='Running jobs of this tenant may be preempted')),
-                ('can_preempt_others', models.BooleanField(default=True, help_text='Jobs of this tenant may preempt others')),
-                ('preemption_budget_per_hour', models.PositiveIntegerField(blank=True, help_text='So many of its jobs may be preempted within an hour (empty: any number)', null=True)),
-                ('unix_user', models.CharField(blank=True, db_default='', default='', help_text='Its jobs run as this user of each node (empty: as the node says)', max_length=64, validators=[django.core.validators.RegexValidator('^[A-Za-z_][\\w.@-]*\\Z', 'a name of a Unix user, as nodes know it', flags=re.RegexFlag['ASCII'])])),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('archived_at', models.DateTimeField(blank=True, editable=False, help_text='Since then it accepts no jobs, and its guarantee is void', null=True)),
-            ],
-            options={
-                'abstract': False,
-            },
-        ),
-        migrations.CreateModel(
-            name='UsageBalance',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('gpu_seconds', models.FloatField(default=0.0)),
-                ('as_of', models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
-            name='UsageEntry',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('user_id', models.BigIntegerField(null=True)),
-                ('job_id', models.BigIntegerField()),
-                ('attempt', models.PositiveIntegerField()),
-                ('rank', models.PositiveIntegerField()),
-                ('device_id', models.BigIntegerField(null=True)),
-                ('node', models.CharField(max_length=253)),
-                ('gpu_model', models.CharField(blank=True, max_length=200)),
-                ('memory_mb', models.PositiveIntegerField(help_text='Empty: the whole device', null=True)),
-                ('gpus', models.FloatField(help_text='1 for a whole device, the part of its memory for a shared one')),
-                ('started_at', models.DateTimeField()),
-                ('ended_at', models.DateTimeField()),
-                ('cause', models.CharField(max_length=30)),
-            ],
-        ),
-        migrations.CreateModel(
-            name='UsageRefund',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('reason', models.CharField(max_length=30)),
-                ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
         ),
         migrations.CreateModel(
@@ -179,6 +86,131 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Budget',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('soft_gpu_hours', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
+                ('hard_gpu_hours', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
+                ('days', models.PositiveSmallIntegerField(blank=True, help_text='Of the last so many days; empty: of the calendar month (UTC)', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(366)])),
+                ('version', models.PositiveIntegerField(default=1, editable=False)),
+                ('tenant', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='budget', to='tenants.tenant')),
+            ],
+            options={
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('soft_gpu_hours', None), ('hard_gpu_hours', None), ('soft_gpu_hours__lte', models.F('hard_gpu_hours')), _connector='OR'), name='budget_soft_within_hard'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Quota',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('max_gpus', models.PositiveIntegerField(blank=True, null=True)),
+                ('max_gpu_memory_mb', models.PositiveBigIntegerField(blank=True, null=True)),
+                ('max_cpu_cores', models.PositiveIntegerField(blank=True, null=True)),
+                ('max_memory_mb', models.PositiveBigIntegerField(blank=True, null=True)),
+                ('max_concurrent_jobs', models.PositiveIntegerField(blank=True, null=True)),
+                ('max_gpus_per_user', models.PositiveIntegerField(blank=True, help_text='What the jobs of each one of its users may hold together', null=True)),
+                ('max_gpus_by_model', models.JSONField(blank=True, db_default=models.Value({}, output_field=models.JSONField()), default=dict, help_text='Per GPU model, like {"A100": 16}', validators=[tenants.models.tenants.check_model_limits])),
+                ('max_queued_jobs', models.PositiveIntegerField(blank=True, help_text='Empty: as GPUSCHED_MAX_QUEUED_JOBS_PER_TENANT says', null=True)),
+                ('max_deferred_jobs', models.PositiveIntegerField(blank=True, help_text='Jobs that cannot start yet; empty: GPUSCHED_MAX_DEFERRED_JOBS_PER_TENANT', null=True)),
+                ('guaranteed_gpus', models.PositiveIntegerField(default=0, help_text='Served first while it holds fewer than these')),
+                ('version', models.PositiveIntegerField(default=1, editable=False)),
+                ('tenant', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='quota', to='tenants.tenant')),
+            ],
+            options={
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('max_gpus__isnull', True), ('guaranteed_gpus__lte', models.F('max_gpus')), _connector='OR'), name='quota_guarantee_within_limit', violation_error_message='The guarantee cannot be larger than the limit of GPUs.'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='Secret',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=100)),
+                ('sealed', models.TextField()),
+                ('set_by', models.CharField(max_length=150)),
+                ('set_at', models.DateTimeField()),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+            ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('tenant', 'name'), name='secret_once'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='TenantEvent',
+            fields=[
+                ('pgh_id', models.AutoField(primary_key=True, serialize=False)),
+                ('pgh_created_at', models.DateTimeField(auto_now_add=True)),
+                ('pgh_label', models.TextField(help_text='The event label.')),
+                ('id', models.BigIntegerField()),
+                ('name', models.CharField(help_text='Short name used in commands and the API', max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$', 'lower-case letters, digits and dashes')])),
+                ('display_name', models.CharField(blank=True, max_length=200)),
+                ('weight', models.FloatField(default=1.0, help_text='Twice the weight, twice the share', validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(1000000)])),
+                ('tier', models.CharField(choices=[('premium', 'Premium'), ('standard', 'Standard'), ('opportunistic', 'Opportunistic')], default='standard', max_length=20)),
+                ('allow_preemption', models.BooleanField(default=True, help_text='Running jobs of this tenant may be preempted')),
+                ('can_preempt_others', models.BooleanField(default=True, help_text='Jobs of this tenant may preempt others')),
+                ('preemption_budget_per_hour', models.PositiveIntegerField(blank=True, help_text='So many of its jobs may be preempted within an hour (empty: any number)', null=True)),
+                ('unix_user', models.CharField(blank=True, db_default='', default='', help_text='Its jobs run as this user of each node (empty: as the node says)', max_length=64, validators=[django.core.validators.RegexValidator('^[A-Za-z_][\\w.@-]*\\Z', 'a name of a Unix user, as nodes know it', flags=re.RegexFlag['ASCII'])])),
+                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('archived_at', models.DateTimeField(blank=True, editable=False, help_text='Since then it accepts no jobs, and its guarantee is void', null=True)),
+                ('pgh_context', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='pghistory.context')),
+                ('pgh_obj', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='events', to='tenants.tenant')),
+            ],
+            options={
+                'abstract': False,
+            },
+        ),
+        migrations.CreateModel(
+            name='UsageBalance',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('gpu_seconds', models.FloatField(default=0.0)),
+                ('as_of', models.DateTimeField()),
+                ('tenant', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='usage_balance', to='tenants.tenant')),
+            ],
+        ),
+        migrations.CreateModel(
+            name='UsageEntry',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('user_id', models.BigIntegerField(null=True)),
+                ('job_id', models.BigIntegerField()),
+                ('attempt', models.PositiveIntegerField()),
+                ('rank', models.PositiveIntegerField()),
+                ('device_id', models.BigIntegerField(null=True)),
+                ('node', models.CharField(max_length=253)),
+                ('gpu_model', models.CharField(blank=True, max_length=200)),
+                ('memory_mb', models.PositiveIntegerField(help_text='Empty: the whole device', null=True)),
+                ('gpus', models.FloatField(help_text='1 for a whole device, the part of its memory for a shared one')),
+                ('started_at', models.DateTimeField()),
+                ('ended_at', models.DateTimeField()),
+                ('cause', models.CharField(max_length=30)),
+                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='tenants.tenant')),
+            ],
+            options={
+                'indexes': [
+                    models.Index(fields=['tenant', 'ended_at'], name='tenants_usa_tenant__a48656_idx'),
+                ],
+                'constraints': [
+                    models.UniqueConstraint(fields=('job_id', 'attempt', 'rank', 'device_id'), name='usage_charged_once'),
+                    models.CheckConstraint(condition=models.Q(('ended_at__gte', models.F('started_at'))), name='usage_not_negative'),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name='UsageRefund',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('reason', models.CharField(max_length=30)),
+                ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('entry', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='refund', to='tenants.usageentry')),
+            ],
+        ),
+        migrations.CreateModel(
             name='SecretEvent',
             fields=[
                 ('pgh_id', models.AutoField(primary_key=True, serialize=False)),
@@ -195,11 +227,6 @@ class Migration(migrations.Migration):
             options={
                 'abstract': False,
             },
-        ),
-        migrations.AddField(
-            model_name='secret',
-            name='tenant',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant'),
         ),
         migrations.CreateModel(
             name='QuotaEvent',
@@ -227,11 +254,6 @@ class Migration(migrations.Migration):
                 'abstract': False,
             },
         ),
-        migrations.AddField(
-            model_name='quota',
-            name='tenant',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='quota', to='tenants.tenant'),
-        ),
         migrations.CreateModel(
             name='Membership',
             fields=[
@@ -240,6 +262,12 @@ class Migration(migrations.Migration):
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to='tenants.tenant')),
             ],
+            options={
+                'constraints': [
+                    models.UniqueConstraint(fields=('user', 'tenant'), name='membership_once'),
+                    models.CheckConstraint(condition=models.Q(('role__in', [gpusched.protocol.states.Role['VIEWER'], gpusched.protocol.states.Role['MEMBER'], gpusched.protocol.states.Role['OWNER']])), name='membership_role_known'),
+                ],
+            },
         ),
         migrations.CreateModel(
             name='BudgetEvent',
@@ -273,12 +301,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'constraints': [
+                    models.UniqueConstraint(fields=('tenant', 'bound', 'version', 'period'), name='budget_crossed_once'),
+                ],
             },
-        ),
-        migrations.AddField(
-            model_name='budget',
-            name='tenant',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='budget', to='tenants.tenant'),
         ),
         migrations.CreateModel(
             name='ApiToken',
@@ -298,6 +324,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-created_at'],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('scopes__contained_by', ['read', 'write', 'admin'])), name='token_scopes'),
+                ],
             },
         ),
         pgtrigger.migrations.AddTrigger(
@@ -307,35 +336,6 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name='tenant',
             trigger=pgtrigger.compiler.Trigger(name='update_update', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.* IS DISTINCT FROM NEW.*)', func='INSERT INTO "tenants_tenantevent" ("allow_preemption", "archived_at", "can_preempt_others", "created_at", "display_name", "id", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preemption_budget_per_hour", "tier", "unix_user", "weight") VALUES (NEW."allow_preemption", NEW."archived_at", NEW."can_preempt_others", NEW."created_at", NEW."display_name", NEW."id", NEW."name", _pgh_attach_context(), NOW(), \'update\', NEW."id", NEW."preemption_budget_per_hour", NEW."tier", NEW."unix_user", NEW."weight"); RETURN NULL;', hash='42b7f3a4f3d59db5900437389f471befd86f2e5c', operation='UPDATE', pgid='pgtrigger_update_update_8ddba', table='tenants_tenant', when='AFTER')),
-        ),
-        migrations.AddField(
-            model_name='tenantevent',
-            name='pgh_context',
-            field=models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='pghistory.context'),
-        ),
-        migrations.AddField(
-            model_name='tenantevent',
-            name='pgh_obj',
-            field=models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='events', to='tenants.tenant'),
-        ),
-        migrations.AddField(
-            model_name='usagebalance',
-            name='tenant',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='usage_balance', to='tenants.tenant'),
-        ),
-        migrations.AddField(
-            model_name='usageentry',
-            name='tenant',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='tenants.tenant'),
-        ),
-        migrations.AddField(
-            model_name='usagerefund',
-            name='entry',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='refund', to='tenants.usageentry'),
-        ),
-        migrations.AddConstraint(
-            model_name='secret',
-            constraint=models.UniqueConstraint(fields=('tenant', 'name'), name='secret_once'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='secret',
@@ -349,10 +349,6 @@ class Migration(migrations.Migration):
             model_name='secret',
             trigger=pgtrigger.compiler.Trigger(name='delete_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func='INSERT INTO "tenants_secretevent" ("id", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "set_at", "set_by", "tenant_id") VALUES (OLD."id", OLD."name", _pgh_attach_context(), NOW(), \'delete\', OLD."id", OLD."set_at", OLD."set_by", OLD."tenant_id"); RETURN NULL;', hash='d3e01fa083d4654a709e972f9b3ccef77f5266a9', operation='DELETE', pgid='pgtrigger_delete_delete_e8ab4', table='tenants_secret', when='AFTER')),
         ),
-        migrations.AddConstraint(
-            model_name='quota',
-            constraint=models.CheckConstraint(condition=models.Q(('max_gpus__isnull', True), ('guaranteed_gpus__lte', models.F('max_gpus')), _connector='OR'), name='quota_guarantee_within_limit', violation_error_message='The guarantee cannot be larger than the limit of GPUs.'),
-        ),
         pgtrigger.migrations.AddTrigger(
             model_name='quota',
             trigger=pgtrigger.compiler.Trigger(name='insert_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func='INSERT INTO "tenants_quotaevent" ("guaranteed_gpus", "id", "max_concurrent_jobs", "max_cpu_cores", "max_deferred_jobs", "max_gpu_memory_mb", "max_gpus", "max_gpus_by_model", "max_gpus_per_user", "max_memory_mb", "max_queued_jobs", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "tenant_id", "version") VALUES (NEW."guaranteed_gpus", NEW."id", NEW."max_concurrent_jobs", NEW."max_cpu_cores", NEW."max_deferred_jobs", NEW."max_gpu_memory_mb", NEW."max_gpus", NEW."max_gpus_by_model", NEW."max_gpus_per_user", NEW."max_memory_mb", NEW."max_queued_jobs", _pgh_attach_context(), NOW(), \'insert\', NEW."id", NEW."tenant_id", NEW."version"); RETURN NULL;', hash='d1309fc98229a5e4fc4ea19a32b6831ce7a67d31', operation='INSERT', pgid='pgtrigger_insert_insert_e8792', table='tenants_quota', when='AFTER')),
@@ -361,22 +357,6 @@ class Migration(migrations.Migration):
             model_name='quota',
             trigger=pgtrigger.compiler.Trigger(name='update_update', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.* IS DISTINCT FROM NEW.*)', func='INSERT INTO "tenants_quotaevent" ("guaranteed_gpus", "id", "max_concurrent_jobs", "max_cpu_cores", "max_deferred_jobs", "max_gpu_memory_mb", "max_gpus", "max_gpus_by_model", "max_gpus_per_user", "max_memory_mb", "max_queued_jobs", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "tenant_id", "version") VALUES (NEW."guaranteed_gpus", NEW."id", NEW."max_concurrent_jobs", NEW."max_cpu_cores", NEW."max_deferred_jobs", NEW."max_gpu_memory_mb", NEW."max_gpus", NEW."max_gpus_by_model", NEW."max_gpus_per_user", NEW."max_memory_mb", NEW."max_queued_jobs", _pgh_attach_context(), NOW(), \'update\', NEW."id", NEW."tenant_id", NEW."version"); RETURN NULL;', hash='d37fb5a7d78911c2406599161e2a8e19b114eefc', operation='UPDATE', pgid='pgtrigger_update_update_8c954', table='tenants_quota', when='AFTER')),
         ),
-        migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.UniqueConstraint(fields=('user', 'tenant'), name='membership_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='membership',
-            constraint=models.CheckConstraint(condition=models.Q(('role__in', [gpusched.protocol.states.Role['VIEWER'], gpusched.protocol.states.Role['MEMBER'], gpusched.protocol.states.Role['OWNER']])), name='membership_role_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='budgetcrossing',
-            constraint=models.UniqueConstraint(fields=('tenant', 'bound', 'version', 'period'), name='budget_crossed_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='budget',
-            constraint=models.CheckConstraint(condition=models.Q(('soft_gpu_hours', None), ('hard_gpu_hours', None), ('soft_gpu_hours__lte', models.F('hard_gpu_hours')), _connector='OR'), name='budget_soft_within_hard'),
-        ),
         pgtrigger.migrations.AddTrigger(
             model_name='budget',
             trigger=pgtrigger.compiler.Trigger(name='insert_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func='INSERT INTO "tenants_budgetevent" ("days", "hard_gpu_hours", "id", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "soft_gpu_hours", "tenant_id", "version") VALUES (NEW."days", NEW."hard_gpu_hours", NEW."id", _pgh_attach_context(), NOW(), \'insert\', NEW."id", NEW."soft_gpu_hours", NEW."tenant_id", NEW."version"); RETURN NULL;', hash='f4ae727850a913ff1c7401c887d159c98ea2e753', operation='INSERT', pgid='pgtrigger_insert_insert_58d5d', table='tenants_budget', when='AFTER')),
@@ -384,22 +364,6 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name='budget',
             trigger=pgtrigger.compiler.Trigger(name='update_update', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.* IS DISTINCT FROM NEW.*)', func='INSERT INTO "tenants_budgetevent" ("days", "hard_gpu_hours", "id", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "soft_gpu_hours", "tenant_id", "version") VALUES (NEW."days", NEW."hard_gpu_hours", NEW."id", _pgh_attach_context(), NOW(), \'update\', NEW."id", NEW."soft_gpu_hours", NEW."tenant_id", NEW."version"); RETURN NULL;', hash='364d07a9d573665323dd0e5823b28e4fa4035e01', operation='UPDATE', pgid='pgtrigger_update_update_c9083', table='tenants_budget', when='AFTER')),
-        ),
-        migrations.AddConstraint(
-            model_name='apitoken',
-            constraint=models.CheckConstraint(condition=models.Q(('scopes__contained_by', ['read', 'write', 'admin'])), name='token_scopes'),
-        ),
-        migrations.AddIndex(
-            model_name='usageentry',
-            index=models.Index(fields=['tenant', 'ended_at'], name='tenants_usa_tenant__a48656_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='usageentry',
-            constraint=models.UniqueConstraint(fields=('job_id', 'attempt', 'rank', 'device_id'), name='usage_charged_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='usageentry',
-            constraint=models.CheckConstraint(condition=models.Q(('ended_at__gte', models.F('started_at'))), name='usage_not_negative'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='usageentry',
