@@ -28,6 +28,7 @@ from serving.requests.submit import NewRequest, Submitted, submit
 from serving.web import openai, serving
 from tenants import buckets
 from tenants.auth.identity import Identity, identity
+from tenants.auth.page_access import credential_of
 
 MAX_LEASE_SECONDS = 5.0
 
@@ -97,6 +98,7 @@ class Completions(_OpenAIView):
             accept=request.headers.get("Accept", "*/*"),
             headers=_headers(submitted),
             place=place,
+            credential=credential_of(request._request),
         )
         return DeferredResponse(lambda: openai.proxy.forward(forwarded))
 

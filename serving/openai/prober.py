@@ -6,7 +6,7 @@ is loaded, llama.cpp answers 503 until then."""
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,6 +20,7 @@ from serving.openai.measurements import Measurements
 from serving.openai.upkeep import Unproven
 from serving.replicas.connection import ReplicaLost
 from serving.ticks import Ticks
+from tenants.auth.page_access import Credential
 
 logger = logging.getLogger(__name__)
 PROBE_SECONDS = 5.0
@@ -30,8 +31,8 @@ HUNG_SECONDS = 30.0
 
 
 class Prober:
-    """All state belongs to the event loop. `in_flight` returns the requests of this process; `replace` ends the job of
-    a replica, in a thread."""
+    """All state belongs to the event loop. `in_flight` returns the requests of this process, and `unchecked` the
+    credentials of those whose callers may have lost their right; `replace` ends the job of a replica, in a thread."""
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class Prober:
         replace: Callable[[int], None],
         dispatcher: Callable[[], int | None],
         in_flight: Callable[[], Collection[int]],
+        unchecked: Callable[[], Mapping[int, Credential]],
         measurements: Measurements,
         notifications: Listener = listener,
     ) -> None:
         self._connections, self._local_nodes, self._replace = connections, local_nodes, replace
-        self._dispatcher, self._in_flight, self._measurements = dispatcher, in_flight, measurements
+        self._dispatcher, self._in_flight, self._unchecked = dispatcher, in_flight, unchecked
+        self._measurements = measurements
         self._notifications = notifications
         self._ticks = Ticks()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +84,7 @@ class Prober:
             return
         learned, ended = self._measurements.take()
         nodes, in_flight = list(self._local_nodes()), list(self._in_flight())
-        work = partial(upkeep.keep_up, dispatcher, nodes, in_flight, learned, ended)
+        work = partial(upkeep.keep_up, dispatcher, nodes, in_flight, dict(self._unchecked()), learned, ended)
         self._starting, unproven = await run_in_thread(self._thread, work)
         self._unproven = {replica.job_id: replica for replica in unproven}
         for job_id, probe in list(self._probes.items()):

@@ -24,6 +24,7 @@ from serving.openai.recorder import Ending, FailedReplica, Recorder
 from serving.openai.relay import Relay, client_left, outcome_of
 from serving.replicas.connection import ReplicaHung, ReplicaLost, ReplicaUnreachable
 from serving.requests.results import Outcome
+from tenants.auth.page_access import Credential
 
 logger = logging.getLogger(__name__)
 # A request whose replica cannot be reached, or breaks before its response, goes to this many replicas.
@@ -32,6 +33,8 @@ MAX_TRIES = 3
 PAUSE_SECONDS = 0.5
 # A response up to this size is complete before the client gets any of it, so that its replica may still break.
 MAX_BUFFERED_BYTES = 1 << 20
+# Most requests end before their callers' rights are checked again.
+UNCHECKED_SECONDS = 1.0
 _PASSED_ON = frozenset({b"content-type", b"content-encoding", b"cache-control", b"retry-after"})
 # The status and code of requests that ended while they waited. Clients repeat those with 409, 429 and from 500 on.
 _OF_STATES = {"expired": (503, "no_replica"), "cancelled": (400, "cancelled"), "refused": (404, "model_not_found")}
@@ -39,7 +42,8 @@ _OF_STATES = {"expired": (503, "no_replica"), "cancelled": (400, "cancelled"), "
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A request with a row: a queued one, or one that has its `place` already. `headers`: of the answer."""
+    """A request with a row: a queued one, or one that has its `place` already. `headers`: of the answer. `credential`:
+    of the caller, who may lose the right to the endpoint before the response ends."""
 
     request_id: int
     endpoint_id: int
@@ -53,12 +57,14 @@ class Forwarded:
     accept: str
     headers: Mapping[str, str]
     place: Place | None = None
+    credential: Credential | None = None
 
 
 class _InFlight:
     """A request between its row and its ending."""
 
-    def __init__(self) -> None:
+    def __init__(self, credential: Credential | None) -> None:
+        self.credential, self.began = credential, time.monotonic()
         self.connection: HttpConnection | None = None
         self.is_aborted = False
 
@@ -100,12 +106,18 @@ class Proxy:
         """Return the requests whose ending this process will record."""
         return set(self._in_flight)
 
+    def unchecked(self) -> dict[int, Credential]:
+        """Return the credentials of requests in flight whose callers may have lost the right to them meanwhile."""
+        before = time.monotonic() - UNCHECKED_SECONDS
+        flights = self._in_flight.items()
+        return {number: each.credential for number, each in flights if each.credential and each.began <= before}
+
     async def forward(self, request: Forwarded) -> HttpResponseBase:
         """Return the replica's response, or an error in the form of the OpenAI API."""
         if not self._is_subscribed:
             self._is_subscribed = True
             self._notifications.subscribe(self._on_change)
-        self._in_flight[request.request_id] = _InFlight()
+        self._in_flight[request.request_id] = _InFlight(request.credential)
         ending: Outcome | Ending | None = client_left(request.request_id)
         try:
             response, ending = await self._forward(request)

@@ -30,8 +30,9 @@ class OpenAIService:
         self._balancer = Balancer(dispatcher, self._drop, notifications)
         self.proxy = Proxy(self._balancer, self._recorder, measurements, connections, notifications)
         self._prober = Prober(
-            connections, local_nodes, replace, dispatcher, self.proxy.in_flight, measurements, notifications
-        )
+            connections, local_nodes, replace, dispatcher, self.proxy.in_flight, self.proxy.unchecked, measurements,
+            notifications,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Start the upkeep, once."""

@@ -1,12 +1,14 @@
 """Keep the replicas and requests of the OpenAI API up in the database, once a second in each web process."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, execute, query, rows
+from serving.openai import rights
 from serving.requests import endings
 from serving.upkeep import SILENT_SECONDS, save_speeds
+from tenants.auth.page_access import Credential
 
 # A request in progress whose web process knows nothing of it has lost its answer somewhere: its place must not be lost.
 UNKNOWN_SECONDS = 60.0
@@ -65,22 +67,31 @@ def keep_up(
     dispatcher: int,
     local_nodes: Collection[int],
     in_flight: Collection[int],
+    unchecked: Mapping[int, Credential],
     learned: Sequence[tuple[int, float]],
     ended: Sequence[tuple[int, float]],
 ) -> tuple[frozenset[int], list[Unproven]]:
-    """Record what this process has learned (see Measurements), and end its requests that it does not know of. Return
-    the jobs of replicas that do not run yet, and the replicas on these nodes that must be probed."""
+    """Record what this process has learned (see Measurements), and end its requests that it does not know of, and those
+    of `unchecked` whose callers have lost the right to them. Return the jobs of replicas that do not run yet, and the
+    replicas on these nodes that must be probed."""
     if not rows(_IS_USED)[0][0]:
         return frozenset(), []
     save_speeds(learned)
     if ended:
         execute(_SAVE_BUSY, columns(ended, 2))
     if unknown := [row["id"] for row in query(_UNKNOWN, [dispatcher, list(in_flight)])]:
-        over = endings.end(unknown, "cancelled", "client_left", "the answer was lost")
-        events.changed("tasks", [request.id for request in over])
+        _cancel(unknown, "client_left", "the answer was lost")
+    if unchecked and (without_right := rights.ended(unchecked)):
+        _cancel(without_right, "not_permitted", "its caller may no longer use the endpoint")
     execute(_RELEASE_STOPPED)
     starting = frozenset(row["job_id"] for row in query(_STARTING))
     return starting, [Unproven(**row) for row in query(_UNPROVEN, [list(local_nodes)])]
+
+
+def _cancel(ids: Sequence[int], code: str, why: str) -> None:
+    """End these requests. Their web processes end the responses when they notice."""
+    over = endings.end(ids, "cancelled", code, why)
+    events.changed("tasks", [request.id for request in over])
 
 
 def prove(dispatcher: int, job_id: int) -> None:

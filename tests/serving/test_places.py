@@ -119,7 +119,7 @@ def test_place_of_an_unknown_request_is_freed(user, me):
     ids = ask(endpoint, user, me, 2)
     places.assign(me, endpoint.pk, ids)
     execute("UPDATE serving_inferencerequest SET started_at = now() - interval '61 s'")
-    upkeep.keep_up(me, [], ids[:1], [], [])
+    upkeep.keep_up(me, [], ids[:1], {}, [], [])
     assert dict(InferenceRequest.objects.values_list("pk", "state")) == {ids[0]: "running", ids[1]: "cancelled"}
 
 

@@ -94,6 +94,24 @@ def test_request_whose_replicas_break_fails(forward):
     assert replicas.given_back == [(11, False), (12, False), (13, False)]
 
 
+def test_caller_is_checked_again_when_the_request_takes_longer(monkeypatch):
+    """Most requests are short, and a check costs a query for each caller."""
+    replicas: Any = Replicas([11], answering=(11,))
+    observed = []
+    mine = Proxy(replicas, replicas, Measurements(), replicas, Listener())
+
+    async def body():
+        observed.append(mine.unchecked())
+        monkeypatch.setattr("serving.openai.proxy.UNCHECKED_SECONDS", 0.0)
+        observed.append(mine.unchecked())
+        yield b"answer"
+
+    replicas.body = body
+    request = Forwarded(7, 1, "chat", 8000, 4, 1.0, 30.0, PATH, b"{}", "*/*", {}, credential="Bearer x")
+    asyncio.run(mine.forward(request))
+    assert [*observed, mine.unchecked()] == [{}, {7: "Bearer x"}, {}]
+
+
 @pytest.mark.parametrize(("code", "kind"), [("node_unreachable", ReplicaUnreachable), ("not_listening", ReplicaLost)])
 def test_port_of_a_node_without_an_agent_here_is_unreachable(monkeypatch, code, kind):
     async def refuse(job_id, *, port):
