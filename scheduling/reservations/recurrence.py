@@ -10,9 +10,10 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
+from gpusched.protocol.states import Role
 from scheduling.reservations import booking
 from scheduling.reservations.tables import OPEN_STATES, Recurrence, Reservation, ReservationState, ReservedDevice
-from tenants.auth.identity import identity_of_server, identity_of_user
+from tenants.auth.identity import Identity, identity_of_server, identity_of_user
 
 DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
@@ -52,9 +53,9 @@ def _extend_series(now: datetime) -> int:
 
 
 def book_following(reservation: Reservation, now: datetime) -> int:
-    """Book the occurrences that follow this one, within the weeks of the setting, by the rights of its owner. One for
-    which there is no room is stored as refused, with the reason; one that was missed longer ago is not stored. Return
-    how many rows were written."""
+    """Book the occurrences that follow this one, within the weeks of the setting, by the present rights of its owner.
+    One for which there is no room, or that its owner may not book, is stored as refused, with the reason; one that was
+    missed longer ago is not stored. Return how many rows were written."""
     latest, count = reservation, 0
     first = reservation.series or reservation
     while latest.recurrence and not latest.tenant.archived_at:
@@ -88,6 +89,7 @@ def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) 
             detail = "its time passed while the server did not run, or while the tenant was archived"
             raise Problem(409, "no_room", detail)
         with transaction.atomic():
+            _require_right(following, identity)
             is_cut = _end_before(previous, starts_at)
             booking.book(following, identity)
     except Problem as problem:
@@ -98,6 +100,20 @@ def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) 
     if is_cut:
         previous.ends_at = starts_at
     return following
+
+
+def _require_right(reservation: Reservation, identity: Identity) -> None:
+    """Raise a 403 if the owner has left the tenant or has a lower role by now, or the account is disabled."""
+    if reservation.user is None:
+        return
+    name, tenant = reservation.user.get_username(), reservation.tenant
+    if not reservation.user.is_active:
+        detail = f"the account of its owner, {name}, is disabled"
+    elif not identity.has(Role.MEMBER, tenant.pk):
+        detail = f"its owner, {name}, may no longer book for tenant {tenant.name}"
+    else:
+        return
+    raise Problem(403, "not_permitted", detail, next_step="book the series as another user")
 
 
 def _end_before(previous: Reservation, starts_at: datetime) -> bool:

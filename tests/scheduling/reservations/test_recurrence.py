@@ -6,12 +6,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
+from gpusched.lib.db.sql import execute
 from gpusched.protocol.reservations import NewReservation
 from scheduling.reservations import changes, recurrence
 from scheduling.reservations.create import create
 from scheduling.reservations.tables import Reservation
 from tenants.models import Tenant
-from tests.factories import identity_for, make_member, make_node, make_tenant
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user
 from tests.scheduling.reservations.booking import reserve
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,6 +77,30 @@ def test_later_occurrence_is_refused_after_frequent_no_shows(user, tenant):
     no_shows.update(state="released", ended_at=timezone.now(), is_no_show=True)
     assert recurrence.extend_series(timezone.now() + timedelta(days=1)) == 1
     assert "you may only book soft ones" in Reservation.objects.get(series_id=head.pk, state="refused").problem
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("UPDATE auth_user SET is_active = false", "the account of its owner, {}, is disabled"),
+        ("DELETE FROM tenants_membership", "its owner, {}, may no longer book for tenant {}"),
+        ("UPDATE tenants_membership SET role = 'viewer'", "its owner, {}, may no longer book for tenant {}"),
+    ],
+)
+def test_later_occurrence_is_refused_when_its_owner_may_no_longer_book(user, tenant, change, problem):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    execute(change)
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=1)) == 1
+    [refused] = Reservation.objects.filter(series_id=head.pk, state="refused")
+    assert refused.problem == problem.format(user.username, tenant.name)
+
+
+def test_later_occurrence_of_an_admin_is_booked_without_a_membership(tenant):
+    make_node(gpus=1)
+    head = reserve(make_user("root", admin=True), tenant, 60, 60, recurrence="weekly")
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=1)) == 1
+    assert set(Reservation.objects.filter(series_id=head.pk).values_list("state", flat=True)) == {"planned"}
 
 
 def test_occurrences_keep_the_time_of_day_when_the_clocks_change():
