@@ -10,10 +10,10 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
-from gpusched.protocol.states import Role
 from scheduling.reservations import booking
 from scheduling.reservations.tables import OPEN_STATES, Recurrence, Reservation, ReservationState, ReservedDevice
 from tenants.auth.identity import Identity, identity_of_server, identity_of_user
+from tenants.people import members
 
 DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
@@ -103,17 +103,10 @@ def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) 
 
 
 def _require_right(reservation: Reservation, identity: Identity) -> None:
-    """Raise a 403 if the owner has left the tenant or has a lower role by now, or the account is disabled."""
-    if reservation.user is None:
-        return
-    name, tenant = reservation.user.get_username(), reservation.tenant
-    if not reservation.user.is_active:
-        detail = f"the account of its owner, {name}, is disabled"
-    elif not identity.has(Role.MEMBER, tenant.pk):
-        detail = f"its owner, {name}, may no longer book for tenant {tenant.name}"
-    else:
-        return
-    raise Problem(403, "not_permitted", detail, next_step="book the series as another user")
+    """Raise a 403 if the owner may no longer book for the tenant."""
+    user = reservation.user
+    if user is not None and (why := members.why_owner_starts_nothing(user, reservation.tenant, identity)):
+        raise Problem(403, "not_permitted", why, next_step="book the series as another user")
 
 
 def _end_before(previous: Reservation, starts_at: datetime) -> bool:

@@ -22,6 +22,7 @@ from serving.replicas.place_lock import lock_places
 from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
 from serving.replicas.warm_up import with_warm_up
 from tenants.auth.identity import identity_of_server, identity_of_user
+from tenants.people import members
 
 logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
@@ -209,14 +210,14 @@ def _stop(endpoint: Endpoint, job_id: int) -> None:
 
 
 def _start(endpoint: Endpoint, is_ahead: bool) -> None:
-    if not endpoint.owner.is_active:
-        detail = f"the account of its owner, {endpoint.owner.get_username()}, is disabled"
-        raise Problem(403, "not_permitted", detail, next_step="create the endpoint as another user")
+    identity = identity_of_user(endpoint.owner)
+    if why := members.why_owner_starts_nothing(endpoint.owner, endpoint.tenant, identity):
+        raise Problem(403, "not_permitted", why, next_step="create the endpoint as another user")
     request = template_request(endpoint)
     if is_ahead and endpoint.warm_up:
         request = with_warm_up(request, endpoint.warm_up, endpoint.warm_up_seconds)
     # A replica runs until it is scaled down, so the tenant's default time limit does not apply to it.
-    owner = replace(identity_of_user(endpoint.owner), default_minutes={})
+    owner = replace(identity, default_minutes={})
     submitted = submit.submit(request, owner)
     job_id = msgspec.json.decode(submitted.answer)["job_id"]
     sql = "INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (%s, %s, false)"

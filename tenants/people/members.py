@@ -96,6 +96,16 @@ def user_ids(field: str, names: Sequence[str], tenant_id: int, identity: Identit
     return sorted(known.values())
 
 
+def why_owner_starts_nothing(user: User, tenant: Tenant, identity: Identity) -> str:
+    """Return why the server starts nothing more for what this user owns in the tenant, such as replicas of an endpoint;
+    empty if it may. `identity`: the user's at present."""
+    if not user.is_active:
+        return f"the account of its owner, {user.get_username()}, is disabled"
+    if not identity.has(Role.MEMBER, tenant.pk):
+        return f"its owner, {user.get_username()}, no longer has the role member in tenant {tenant.name}"
+    return ""
+
+
 def has_owner(tenant: Tenant) -> bool:
     """Return whether an owner of the tenant can log in."""
     return Membership.objects.filter(tenant=tenant, role=Role.OWNER, user__is_active=True).exists()

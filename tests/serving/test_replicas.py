@@ -278,7 +278,7 @@ def test_refused_replica_is_the_problem_of_its_endpoint(tenant, user, node):
     Membership.objects.filter(user=user).delete()
     reconcile()
     endpoint.refresh_from_db()
-    assert "nlp" in endpoint.problem
+    assert endpoint.problem == f"its owner, {user.username}, no longer has the role member in tenant nlp"
     tenants.set_member(tenant, user, Role.MEMBER)
     reconcile()
     endpoint.refresh_from_db()

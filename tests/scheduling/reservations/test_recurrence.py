@@ -83,8 +83,8 @@ def test_later_occurrence_is_refused_after_frequent_no_shows(user, tenant):
     ("change", "problem"),
     [
         ("UPDATE auth_user SET is_active = false", "the account of its owner, {}, is disabled"),
-        ("DELETE FROM tenants_membership", "its owner, {}, may no longer book for tenant {}"),
-        ("UPDATE tenants_membership SET role = 'viewer'", "its owner, {}, may no longer book for tenant {}"),
+        ("DELETE FROM tenants_membership", "its owner, {}, no longer has the role member in tenant {}"),
+        ("UPDATE tenants_membership SET role = 'viewer'", "its owner, {}, no longer has the role member in tenant {}"),
     ],
 )
 def test_later_occurrence_is_refused_when_its_owner_may_no_longer_book(user, tenant, change, problem):
