@@ -202,7 +202,8 @@ class Proxy:
             if is_complete:
                 self._measurements.ended(place.job_id, request, time.monotonic() - began, response.status)
                 return HttpResponse(first, status=response.status, headers=headers), outcome_of(place, response.status)
-            relay = Relay(first, response, place, request.timeout_seconds, self._finish(request, began))
+            finish = self._finish(request, began)
+            relay = Relay(first, response, place, request.timeout_seconds, finish, lambda: flight.is_aborted)
             is_relayed = True
             return StreamingHttpResponse(relay, status=response.status, headers=headers), None
         except TimeoutError as error:
@@ -243,7 +244,8 @@ class Proxy:
         """Return the error of a request that expired, was cancelled, or was refused with its endpoint."""
         self._in_flight.pop(request.request_id, None)
         status, code = _OF_STATES.get(ended.state, (503, ended.state))
-        return self._error(request, status, code, f"the request was {ended.state} ({ended.error})")
+        why = f" ({ended.error})" if ended.error else ""
+        return self._error(request, status, code, f"the request was {ended.state}{why}")
 
 
 def _sent(request: Forwarded) -> list[tuple[bytes, bytes]]:

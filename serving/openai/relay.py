@@ -31,11 +31,20 @@ def outcome_of(place: Place, status: int) -> Outcome:
 
 
 class Relay:
-    """The pieces of a response, for a StreamingHttpResponse. Calls `finish` once, at the end or when it is closed."""
+    """The pieces of a response, for a StreamingHttpResponse. Calls `finish` once, at the end or when it is closed.
+    `is_cancelled` returns whether the connection to the replica was closed because the task was cancelled."""
 
-    def __init__(self, first: bytes, response: Response, place: Place, timeout_seconds: float, finish: Finish) -> None:
+    def __init__(
+        self,
+        first: bytes,
+        response: Response,
+        place: Place,
+        timeout_seconds: float,
+        finish: Finish,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
         self._first, self._response, self._place = first, response, place
-        self._timeout_seconds, self._finish = timeout_seconds, finish
+        self._timeout_seconds, self._finish, self._is_cancelled = timeout_seconds, finish, is_cancelled
         self._is_finished = False
         self._is_between_events = True
         self._loop = asyncio.get_running_loop()
@@ -65,9 +74,7 @@ class Relay:
                 yield piece
             ending = outcome_of(self._place, self._response.status)
         except (ReplicaLost, BadResponse, TimeoutError) as error:
-            is_timeout = isinstance(error, TimeoutError)
-            code = "timeout" if is_timeout else "replica_lost"
-            text = f"the replica sent nothing for {self._timeout_seconds:g} s" if is_timeout else str(error)
+            code, text = self._cause(error)
             ending = Outcome(self._place.request, self._place.attempt, error_code=code, error=text)
             self._end(ending)
             if not (self._response.is_event_stream and self._is_between_events):
@@ -75,6 +82,14 @@ class Relay:
             yield _error_event(code, text)
         finally:
             self._end(ending)
+
+    def _cause(self, error: Exception) -> tuple[str, str]:
+        """Return the code and the text of a response that broke."""
+        if self._is_cancelled():
+            return "cancelled", "the task was cancelled"
+        if isinstance(error, TimeoutError):
+            return "timeout", f"the replica sent nothing for {self._timeout_seconds:g} s"
+        return "replica_lost", str(error)
 
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         async with asyncio.timeout(self._timeout_seconds):

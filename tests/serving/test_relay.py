@@ -1,6 +1,7 @@
 """The content of a streamed response of the OpenAI API, and how its request ends."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from serving.openai.http_exchange import Response
 from serving.openai.places import Place
 from serving.openai.recorder import Ending
 from serving.openai.relay import Relay
+from serving.replicas.connection import ReplicaLost
 from serving.requests.results import Outcome
 
 EVENT, DONE = b'data: {"choices": []}\n\n', b"data: [DONE]\n\n"
 PLACE = Place(7, 1, 42)
+
+
+def relay_of(body, finish, *, is_cancelled=False):
+    response = Response(200, [(b"content-type", b"text/event-stream")], body)
+    return Relay(b"", response, PLACE, 30.0, finish, lambda: is_cancelled)
 
 
 def ending_at(pieces, last, *, is_cut=False):
@@ -28,8 +35,7 @@ def ending_at(pieces, last, *, is_cut=False):
         ended.append(True)
 
     async def read():
-        response = Response(200, [(b"content-type", b"text/event-stream")], body())
-        content: Any = aiter(Relay(b"", response, PLACE, 30.0, lambda place, status, ending: endings.append(ending)))
+        content: Any = aiter(relay_of(body(), lambda place, status, ending: endings.append(ending)))
         async for piece in content:
             if piece == last:
                 await content.aclose()
@@ -52,3 +58,22 @@ def test_client_that_leaves_before_the_last_event_cancels_its_request():
 def test_replica_that_does_not_end_its_response_delays_the_last_event_little(monkeypatch):
     monkeypatch.setattr(relay, "DONE_SECONDS", 0.01)
     assert ending_at([EVENT, DONE], DONE, is_cut=True) == [Outcome(7, 1)]
+
+
+@pytest.mark.parametrize(
+    ("is_cancelled", "code", "text"), [(True, "cancelled", "cancelled"), (False, "replica_lost", "why")]
+)
+def test_broken_stream_tells_whether_its_task_was_cancelled(is_cancelled, code, text):
+    """A client repeats a request whose replica is lost, and must not repeat a cancelled one."""
+
+    async def body():
+        yield EVENT
+        raise ReplicaLost("why")
+
+    async def read():
+        relayed = relay_of(body(), lambda place, status, ending: None, is_cancelled=is_cancelled)
+        return [piece async for piece in relayed]
+
+    first, last = asyncio.run(read())
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert (first, error["code"], error["message"].endswith(text)) == (EVENT, code, True)
