@@ -1,6 +1,7 @@
-"""End requests without a result: cancelled, expired, or refused because their endpoint is removed.
+"""End requests without a result: cancelled, expired, refused because their endpoint is removed, or failed.
 
-Tokens of expired and refused requests return, and those of requests that are cancelled before their first start."""
+Tokens of expired and refused requests return, and those of requests that end before their first start, or because no
+replica could be reached."""
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ _END = """
       FROM locked l, serving_endpoint e
      WHERE r.id = l.id AND e.id = r.endpoint_id
     RETURNING r.id, r.endpoint_id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was,
-              r.attempt = 0 OR r.state <> 'cancelled' AS is_refunded,
+              r.attempt = 0 OR r.state IN ('expired', 'refused') OR r.error_code = 'replica_unreachable' AS is_refunded,
               date_part('epoch', r.ended_at - r.queued_at) AS seconds
 """
 _EXPIRED = _END.format(

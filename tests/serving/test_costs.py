@@ -99,6 +99,16 @@ def test_request_that_returned_to_the_queue_gets_tokens_back_unless_it_is_cancel
     assert used() == {(tokens, tokens)}
 
 
+@pytest.mark.parametrize(("code", "tokens"), [("replica_lost", 1.0), ("replica_unreachable", 0.0)])
+def test_failed_request_gets_tokens_back_only_if_it_reached_no_replica(tenant, user, code, tokens):
+    """A67: a request that makes replicas exit must not be free. Batches and streams that fail keep their tokens, too."""
+    make_buckets(tenant)
+    [number] = ask(make_endpoint(tenant, user), user)
+    claim([number])
+    endings.end([number], "failed", code, "")
+    assert used() == {(tokens, tokens)}
+
+
 def test_each_user_gets_the_own_tokens_back(tenant, user):
     """A67"""
     make_buckets(tenant)
