@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ import psutil
 import psycopg
 import pytest
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from psycopg.conninfo import make_conninfo
 
 from gpusched.lib.db.embedded import Server
@@ -209,6 +211,43 @@ def test_embedded_database_ends_with_a_killed_backup(tmp_path: Path) -> None:
             wait_for(lambda: not psutil.pid_exists(pid), 30, "PostgreSQL to end")
         finally:
             server.remove()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_backup_that_is_killed_leaves_no_program_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """pg_dump went on. `timeout`, and systemd, end a command with SIGTERM: each time a whole dump and the key stayed."""
+    into, pid = tmp_path / "backups", tmp_path / "pid"
+    (tmp_path / "pg_dump").write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600\n")
+    (tmp_path / "pg_dump").chmod(0o755)
+    program = (
+        "import sys; from datetime import UTC, datetime; from pathlib import Path\n"
+        "from gpusched.lib.process.backups import back_up; place = Path(sys.argv[1])\n"
+        "url = 'postgresql://gpusched@127.0.0.1:1/gpusched'\n"
+        "back_up(place, url, 'key', place / 'backups', datetime.now(UTC))"
+    )
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=path) as backup:
+        wait_for(pid.exists, 30, "pg_dump to run")
+        backup.send_signal(number)
+        assert backup.wait(30) == (143 if number == signal.SIGTERM else -number)
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())), 10, "pg_dump to end")
+    if number == signal.SIGTERM:
+        assert not any(into.iterdir())
+
+
+@pytest.mark.parametrize("command", [["backup"], ["restore", "a.tar"]])
+def test_database_that_cannot_be_used_is_reported_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, command: list[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise psycopg.OperationalError("connection refused")
+
+    settings.DATA_DIR = tmp_path
+    monkeypatch.setattr("gpusched.management.commands.backup.database_url", lambda: "postgresql://127.0.0.1:1/gpusched")
+    monkeypatch.setattr(backups, "restore", refuse)
+    monkeypatch.setattr(backups, "back_up", refuse)
+    with pytest.raises(CommandError, match=r"^connection refused$"):
+        call_command(*command)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for another user")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -53,8 +54,8 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     database_url = writable(database_url)  # a standby may be behind
     target = directory / f"gpusched-{now:%Y%m%dT%H%M%SZ}.tar"
-    with tempfile.TemporaryDirectory(dir=directory) as place:
-        dump, key, archive = (Path(place) / name for name in (DUMP, KEY, "backup.tar"))
+    with _unfinished(directory) as place:
+        dump, key, archive = (place / name for name in (DUMP, KEY, "backup.tar"))
         _run("pg_dump", ["--format=custom", "--no-owner", f"--file={dump}"], database_url)
         _require_tables(database_url)
         key.write_text(secret_key)
@@ -85,21 +86,21 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
 
     Call `prepare` with the URL of the database before, and what it returns afterwards; return that number.
     `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
-    with tempfile.TemporaryDirectory(dir=data_dir) as place:  # beside the data: the statements need as much space
+    with _unfinished(data_dir) as place:  # beside the data: the statements need as much space
         try:
-            _unpack(archive, Path(place))
+            _unpack(archive, place)
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url, _stopped(url):
-            drop, statements = (Path(place) / name for name in ("drop.sql", "restore.sql"))
+            drop, statements = (place / name for name in ("drop.sql", "restore.sql"))
             drop.write_text(_DROP)
             options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
-            _run("pg_restore", [*options, str(Path(place) / DUMP)], url)
+            _run("pg_restore", [*options, str(place / DUMP)], url)
             options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
             finish = prepare(url)
             _run("psql", [*options, f"--file={drop}", f"--file={statements}"], url)
             prepared = finish()
-        _write(data_dir / KEY, (Path(place) / KEY).read_text())
+        _write(data_dir / KEY, (place / KEY).read_text())
     return prepared
 
 
@@ -135,6 +136,22 @@ def _stopped(url: str) -> Iterator[None]:
         if not row or not row[0]:
             raise BackupError("gpusched is running: a worker runs cycles in this database; stop all parts first")
         yield
+
+
+@contextmanager
+def _unfinished(directory: Path) -> Iterator[Path]:
+    """Yield a temporary directory in `directory`. SIGTERM, as of `timeout` and systemd, deletes it, too: it has all
+    data and the key, and a copy would stay of each backup that took too long."""
+    previous = signal.signal(signal.SIGTERM, _exit)
+    try:
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            yield Path(place)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _unpack(archive: Path, place: Path) -> None:
@@ -181,4 +198,8 @@ def _run(program: str, arguments: list[str], url: str) -> None:
 
 
 def _call(program: str, arguments: list[str], variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([program, *arguments], env={**os.environ, **variables}, capture_output=True, text=True)
+    """Run a program, which ends with this process: a dump, or a restore, would otherwise go on without it."""
+    return subprocess.run(
+        [program, *arguments], env={**os.environ, **variables}, capture_output=True, text=True,
+        preexec_fn=die_with_parent(),
+    )  # fmt: skip

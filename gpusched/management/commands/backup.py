@@ -31,7 +31,7 @@ class Command(BaseCommand):
             with _database() as url:
                 file = backups.back_up(settings.DATA_DIR, url, settings.SECRET_KEY, options["into"], datetime.now(UTC))
                 self._check_key(url)
-        except (backups.BackupError, PostgresError, OSError) as error:
+        except (backups.BackupError, PostgresError, psycopg.Error, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{file} ({file.stat().st_size >> 10} KiB); copy it to another machine")
 

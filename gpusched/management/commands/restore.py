@@ -5,6 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
@@ -30,7 +31,7 @@ class Command(BaseCommand):
                 jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, before_restore)
             except BlockingIOError as error:
                 raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
-            except (backups.BackupError, PostgresError, OSError) as error:
+            except (backups.BackupError, PostgresError, psycopg.Error, OSError) as error:
                 raise CommandError(str(error)) from error
         key = data_dir / backups.KEY
         if settings.ENV.secret_key not in ("", key.read_text().strip()):
