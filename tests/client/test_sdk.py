@@ -236,3 +236,14 @@ def test_following_ends_without_the_bytes_of_a_lost_node(server: FakeServer, mon
     server.on("GET", "/jobs/42/logs", lambda request: log(b"", int(request.query["offset"]), 0))
     server.on("GET", "/jobs/42", Answer(200, job(state="failed", attempt=1)))
     assert output_of(server) == b""
+
+
+def test_following_reads_output_that_arrives_long_after_the_end(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent sends a log of 1 GB for a minute: `gpusched run` printed the part of its first ten seconds."""
+    monkeypatch.setattr(polling, "LATE_BYTES_SECONDS", 0.0)
+    monkeypatch.setattr(polling, "READ_JOB_SECONDS", 0.0)
+    server.on("GET", "/jobs/42/logs", sequence(log(b"a"), log(b"b", 1), log(b"c", 2, complete=True)))
+    server.on("GET", "/jobs/42", Answer(200, job(state="completed", attempt=1)))
+    assert output_of(server) == b"abc"

@@ -70,14 +70,14 @@ def _follow_attempt(client: Connection, job: JobData, attempt: int, rank: int, o
     """Yield the output of one attempt up to its end, and the job when it changes."""
     idle = polling.QUICK_SECONDS
     read_at = time.monotonic()
-    ended_at: float | None = None
+    quiet_since: float | None = None  # since when the attempt is over and no output arrives
     while True:
         call = jobs.logs(job.id, attempt=attempt, rank=rank, offset=offset, limit=polling.PIECE_BYTES)
         piece = client.send(call, polling.RETRY_SECONDS)
         offset = piece.next_offset
         if piece.data:
             yield piece
-            idle = polling.QUICK_SECONDS
+            idle, quiet_since = polling.QUICK_SECONDS, None
             if offset < piece.size:
                 continue
         now = time.monotonic()
@@ -88,8 +88,8 @@ def _follow_attempt(client: Connection, job: JobData, attempt: int, rank: int, o
                 yield job
             read_at = now
         if job.is_final or job.attempt > attempt or job.is_waiting:
-            ended_at = ended_at or now
-            if piece.is_complete or now - ended_at > polling.LATE_BYTES_SECONDS:
+            quiet_since = quiet_since or now
+            if piece.is_complete or now - quiet_since > polling.LATE_BYTES_SECONDS:
                 return
         time.sleep(idle)
         idle = polling.longer(idle)
