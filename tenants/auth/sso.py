@@ -29,20 +29,34 @@ class ExternalUser:
     groups: frozenset[str]
 
 
-def claims_of(claims: Mapping[str, Any]) -> ExternalUser:
-    """Read the claims of an ID token. 403 without a valid name."""
+def readable(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the claims that are read here, without what cannot be stored. A provider may send a number as the name, or
+    half a character in a nickname: allauth and PostgreSQL raise errors for them."""
     env = settings.ENV
-    name, claimed = claims.get(env.oidc_username_claim), claims.get(env.oidc_groups_claim)
+    texts = {name: claims.get(name) for name in ("iss", "sub", "email", env.oidc_username_claim)}
+    claimed = claims.get(env.oidc_groups_claim)
+    groups = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
+    return {
+        **{name: text for name, text in texts.items() if _is_storable(text)},
+        "email_verified": claims.get("email_verified") is True,
+        env.oidc_groups_claim: [group for group in groups if _is_storable(group)],
+    }
+
+
+def claims_of(claims: Mapping[str, Any]) -> ExternalUser:
+    """Read the readable claims of an ID token. 403 without a valid name."""
+    env = settings.ENV
+    name = claims.get(env.oidc_username_claim)
     name = User.normalize_username(name.strip()) if isinstance(name, str) else ""  # as Django stores it
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise _refused(f"the login has no valid name in the claim {env.oidc_username_claim}", "ask an admin")
-    email = claims.get("email") if claims.get("email_verified") is True else ""
-    groups = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
-    return ExternalUser(
-        name,
-        email if isinstance(email, str) else "",
-        frozenset(group for group in groups if isinstance(group, str)),
-    )
+    email = claims.get("email", "") if claims["email_verified"] else ""
+    return ExternalUser(name, email, frozenset(claims[env.oidc_groups_claim]))
+
+
+def _is_storable(value: object) -> bool:
+    """Return whether this is a text that PostgreSQL takes, without NUL and without half a surrogate pair."""
+    return isinstance(value, str) and not any(char == "\x00" or "\ud800" <= char <= "\udfff" for char in value)
 
 
 def sign_in(person: ExternalUser, existing: User | None) -> User:

@@ -108,6 +108,18 @@ def test_name_in_another_unicode_form_is_that_of_the_account(
     assert (me(browser) or {})["user"] == "j\u00fcrgen"
 
 
+@pytest.mark.parametrize(
+    "more", [{"nickname": "half \ud800"}, {"name": "a\x00"}, {"groups": ["a\x00", "ml", 5]}, {"given_name": 5}]
+)
+def test_claim_that_cannot_be_stored_prevents_no_login(
+    browser: httpx.Client, provider: Provider, more: dict[str, object]
+) -> None:
+    """It answered 500, although nothing reads such a claim."""
+    provider.lie = lambda claims: {**claims, **more}
+    assert log_in(browser).status_code == 200
+    assert roles(browser) == {"nlp": "member"}
+
+
 LIES: dict[str, Lie] = {
     "another nonce": lambda claims: {**claims, "nonce": "x"},
     "no nonce": lambda claims: {name: value for name, value in claims.items() if name != "nonce"},
@@ -117,6 +129,7 @@ LIES: dict[str, Lie] = {
     "expired": lambda claims: {**claims, "exp": claims["iat"] - 600},
     "never expires": lambda claims: {name: value for name, value in claims.items() if name != "exp"},
     "no name": lambda claims: {**claims, "preferred_username": ""},
+    "a number as the name": lambda claims: {**claims, "preferred_username": 5},
     "another domain": lambda claims: {**claims, "email": "grace@evil.example"},
     "an unverified address": lambda claims: {**claims, "email_verified": False},
 }

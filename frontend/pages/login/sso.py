@@ -78,7 +78,7 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
                 raise OAuth2Error("userinfo belongs to another user")
             claims = {**userinfo, **claims}
         # One key, so that allauth does not choose between sources.
-        return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
+        return self.get_provider().sociallogin_from_response(request, {"id_token": sso.readable(claims)})
 
     def _verified(self, text: object, client_id: str) -> dict[str, Any]:
         """Return the claims of an ID token, verified for this provider, client and login."""
