@@ -16,6 +16,7 @@ import pytest
 from gpusched.cli.jobs.explain_text import explanation_lines
 from gpusched.cli.terminal.output import has_colour
 from gpusched.client.config import read_file, write_file
+from gpusched.client.transport import polling
 from gpusched.protocol.rest.explain import Explanation, Position
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, Request, job, log, problem, sequence
@@ -164,6 +165,20 @@ def test_why_counts_the_gpus_ahead_exactly() -> None:
 def test_logs_print_only_the_output(full: FakeServer) -> None:
     assert call(full.url, "logs", "42").stdout == "epoch 1\nepoch 2\n"
     assert call(full.url, "logs", "42").stderr == ""
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_logs_of_an_ended_job_print_what_still_arrives(
+    full: FakeServer, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """`gpusched wait 42 && gpusched logs 42 > 42.log` kept half of a log of 1 GB, and exited with 0 without a word."""
+    monkeypatch.setattr(polling, "LATE_BYTES_SECONDS", 0.0)
+    full.on("GET", "/jobs/42", Answer(200, job(state="completed", attempt=1)))
+    pieces = log(b"one "), log(b"two ", 4), log(b"three", 8, complete=not is_lost), log(b"", 13, complete=not is_lost)
+    full.on("GET", "/jobs/42/logs", sequence(*pieces))
+    result = call(full.url, "logs", "42")
+    assert (result.exit_code, result.stdout) == (0, "one two three")
+    assert ("the rest of its output has not arrived" in result.stderr) is is_lost
 
 
 def test_tail_begins_at_a_line(full: FakeServer) -> None:

@@ -54,12 +54,14 @@ def print_log(
         job, of = client.get(job_id), attempt_seen or 1
         print_growing(client, job, attempt=attempt, rank=rank, offset=offset, offset_attempt=of)
         return
-    if _copy(client, job_id, attempt or attempt_seen, rank, offset) == 0:
+    last = _copy(client, job_id, attempt or attempt_seen, rank, offset)
+    size = last.size if last.is_complete else _copy_late(client, job_id, rank, last)
+    if size == 0:
         _explain_no_output(client, job_id)
 
 
-def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset: int) -> int:
-    """Copy everything from `offset` on; return the size of the whole log."""
+def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset: int) -> Log:
+    """Copy everything from `offset` on that is there; return the last piece."""
     piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
     # On a terminal the output itself shows the progress.
     total = 0 if sys.stdout.isatty() else piece.size - offset
@@ -69,10 +71,26 @@ def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset:
             sys.stdout.buffer.flush()
             is_at(piece.next_offset - offset)
             if not piece.data or piece.next_offset >= piece.size:
-                return piece.size
+                return piece
             # Stay with this attempt even if a new one starts meanwhile.
             attempt = piece.attempt or attempt
             piece = client.logs(job_id, attempt=attempt, rank=rank, offset=piece.next_offset)
+
+
+def _copy_late(client: "Client", job_id: int, rank: int, last: Log) -> int:
+    """Copy what still arrives of an attempt that is over, as a long log does for a minute. Return its size."""
+    job = client.get(job_id)
+    if last.attempt == 0 or (job.attempt == last.attempt and not job.is_final and not job.is_waiting):
+        return last.size  # it runs, or has not started
+    size = last.size
+    for item in client.follow(job_id, attempt=last.attempt, rank=rank, offset=last.next_offset):
+        if isinstance(item, Log):
+            sys.stdout.buffer.write(item.data)
+            sys.stdout.buffer.flush()
+            size = item.next_offset
+    if not client.logs(job_id, attempt=last.attempt, rank=rank, offset=size, limit=1).is_complete:
+        messages.note(f"job {job_id}: the rest of its output has not arrived from its node")
+    return size
 
 
 def _start_of_last_lines(data: bytes, lines: int) -> int:
