@@ -263,6 +263,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "COMPONENT_SPLIT_REQUEST": True,
+    "DEFAULT_GENERATOR_CLASS": "gpusched.lib.api.openapi_generator.Generator",
     "POSTPROCESSING_HOOKS": ["gpusched.lib.api.openapi.add_components"],
 }
 

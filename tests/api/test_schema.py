@@ -1,9 +1,13 @@
 """The OpenAPI document says what any request may be answered, whatever its view does (A54)."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from django.core.management import call_command
+from django.test import Client
+from drf_spectacular.generators import SchemaGenerator
 
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
@@ -21,6 +25,26 @@ def operations():
         for method, operation in result.items()
         if path not in OPEN
     ]
+
+
+def test_document_is_generated_once_for_requests_at_once(monkeypatch):
+    """A55: drf-spectacular raises if two threads load its extensions, which it does with the first document."""
+    generated, started, goes_on = [], Event(), Event()
+
+    def generate(self, request=None, public=False):
+        generated.append(public)
+        started.set()
+        assert goes_on.wait(10)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(SchemaGenerator, "get_schema", generate)
+    with ThreadPoolExecutor(2) as threads:
+        answers = [threads.submit(Client().get, "/api/v1/openapi.json")]
+        assert started.wait(10)
+        answers.append(threads.submit(Client().get, "/api/v1/openapi.json"))
+        goes_on.set()
+        assert [answer.result().json() for answer in answers] == [{"openapi": "3.1.0"}] * 2
+    assert len(generated) == 1
 
 
 def test_every_operation_documents_its_refusals(operations):
