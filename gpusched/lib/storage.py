@@ -4,6 +4,8 @@ does not answer."""
 import errno
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,13 +17,53 @@ from django.core.files.storage import FileSystemStorage
 from gpusched.lib.api.problems import Problem
 
 logger = logging.getLogger(__name__)
+# How long a request waits for a slot. A storage that has kept another one for as long hangs: then none waits.
+SLOT_SECONDS = 2.0
+
+
+class Slots:
+    """Let the storage occupy at most half of the threads that work on requests. One that hangs, such as a directory of
+    an NFS server that is gone, would otherwise occupy all of them within seconds: each agent repeats its log."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, float] = {}  # by thread
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Occupy a slot within this context; a thread that has one needs no other. OSError if there is none."""
+        thread = threading.get_ident()
+        if thread in self._began:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_free() or self._hangs(), SLOT_SECONDS)
+            if not self._is_free():
+                raise OSError(errno.ETIMEDOUT, f"the storage keeps {len(self._began)} requests waiting")
+            self._began[thread] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._began[thread]
+                self._changed.notify()
+
+    def _is_free(self) -> bool:
+        return len(self._began) < max(1, settings.ENV.web_threads // 2)
+
+    def _hangs(self) -> bool:
+        return min(self._began.values()) < time.monotonic() - SLOT_SECONDS
+
+
+slots = Slots()
 
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
     """Raise a 503 in place of what a storage raises, as each has errors of its own. A missing file stays one."""
     try:
-        yield
+        with slots.one():
+            yield
     except FileNotFoundError:
         raise
     except Exception as error:

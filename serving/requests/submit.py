@@ -202,9 +202,11 @@ def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
     files: list[str] = []
     try:
         for request in requests:
-            is_large = len(request.payload) > payloads.INLINE_BYTES
+            if len(request.payload) <= payloads.INLINE_BYTES:
+                files.append("")
+                continue
             with storage_errors():
-                files.append(payloads.store(request.payload) if is_large else "")
+                files.append(payloads.store(request.payload))
         yield files
     except BaseException:
         payloads.delete(filter(None, files))

@@ -133,7 +133,7 @@ CODES: dict[str, tuple[int, str]] = {
     ),
     "storage_unavailable": (
         503,
-        "the disk of logs and large tasks is full, or their object store does not answer; with `Retry-After`",
+        "the disk of logs and large tasks is full or hangs, or their object store does not answer; with `Retry-After`",
     ),
     "internal_error": (500, "a defect; a write may or may not have been executed"),
 }
