@@ -1,6 +1,8 @@
 """The disk of logs and large tasks is full, or their object store does not answer (A40): only what needs it fails."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,9 @@ from django.contrib.sessions.models import Session
 from django.core.files.storage import Storage
 from django.test import Client
 
+from frontend.pages.job import rows
 from gpusched.lib.db.sql import execute
+from jobs.logs import store
 from scheduling.worker import tasks
 from serving import payloads
 from serving.models import InferenceRequest
@@ -64,6 +68,23 @@ def test_job_goes_on_and_its_log_is_refused_for_now(user, headers):
     assert browser.get(f"/jobs/{job_id}/").status_code == 200
     node.end(key, log_bytes=4)
     assert Client().get(f"/api/v1/jobs/{job_id}", headers=headers).json()["state"] == "completed"
+
+
+def test_storage_that_hangs_does_not_hold_up_the_pages(user, monkeypatch):
+    """One thread loads the rows of all pages: one open page of a job froze those of all users."""
+    answers = threading.Event()
+    node = make_node(gpus=1)
+    job_id = submit(user, user.memberships.get().tenant)
+    run_cycle()
+    node.start_all()
+    monkeypatch.setattr(store, "size_of", lambda *log: answers.wait(20) and 4)
+    monkeypatch.setattr(rows, "SIZES_SECONDS", 0.01)
+    began = time.monotonic()
+    assert rows.load([job_id])[job_id]["rows"]["log:1.0"]["size"] == 0
+    assert time.monotonic() - began < 10
+    answers.set()
+    monkeypatch.setattr(rows, "SIZES_SECONDS", 10)
+    assert rows.load([job_id])[job_id]["rows"]["log:1.0"]["size"] == 4
 
 
 def test_large_task_is_refused_and_a_small_one_accepted(user, headers):

@@ -1,7 +1,9 @@
 """The rows of topics `job:<id>`: a job, its events, its attempts and the sizes of its logs."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 from frontend.live.topics import Topic, key_by
@@ -15,6 +17,8 @@ from jobs.logs import store
 from scheduling.whatif.explain import periods_of
 
 Row = dict[str, Any]
+_Log = tuple[int, int, int]  # job, attempt, rank
+SIZES_SECONDS = 3.0
 _MAX_EVENTS = 1000
 _MAX_ATTEMPTS = 100
 
@@ -44,8 +48,10 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
         rows[job_id]["waits"] = {"periods": periods}
     for event in prepared(_EVENTS, [sorted(rows), _MAX_EVENTS]):
         rows[event["job_id"]][f"event:{event['id']}"] = _event(event)
-    for attempt in prepared(_ATTEMPTS, [sorted(rows), _MAX_ATTEMPTS]):
-        rows[attempt["job_id"]].update(_attempt(attempt))
+    found = prepared(_ATTEMPTS, [sorted(rows), _MAX_ATTEMPTS])
+    sizes = _sizes([(each["job_id"], each["number"], placed["rank"]) for each in found for placed in each["placement"]])
+    for attempt in found:
+        rows[attempt["job_id"]].update(_attempt(attempt, sizes))
     return {
         job_id: {"tenant_id": tenant_ids[job_id], "rows": job_rows}
         for job_id, job_rows in rows.items()
@@ -61,17 +67,31 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
     return rows
 
 
-def _attempt(row: Row) -> dict[str, Row]:
+def _attempt(row: Row, sizes: Mapping[_Log, int]) -> dict[str, Row]:
     number = row["number"]
     rows: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
-        try:
-            size = store.size_of(row["job_id"], number, rank)
-        except Problem:  # the storage fails: so does the read of the log, which reports it
-            size = 0
+        size = sizes.get((row["job_id"], number, rank), 0)
         rows[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
     return rows
+
+
+def _sizes(logs: Sequence[_Log]) -> dict[_Log, int]:
+    """Return the sizes of logs, as far as the storage returns them in time. One thread loads the rows of all pages, and
+    must not wait for a storage that hangs. A read of such a log reports the failure."""
+    sizes: dict[_Log, int] = {}
+
+    def read() -> None:
+        for log in logs:
+            with suppress(Problem):
+                sizes[log] = store.size_of(*log)
+
+    if logs:
+        reader = Thread(target=read, name="log-sizes", daemon=True)
+        reader.start()
+        reader.join(SIZES_SECONDS)
+    return sizes.copy()
 
 
 def _event(row: Row) -> Row:
