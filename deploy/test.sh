@@ -39,10 +39,10 @@ pytest=(.venv/bin/pytest -q --durations=25 --dist loadfile --no-loadscope-reorde
 # In processes of its own, because Playwright keeps an event loop, in which Django's database tests cannot run. They load only
 # the files with tests of the page: to import all files takes seconds of processor time.
 page="the page in Chromium"
-"${pytest[@]}" -n 1 -m browser "$@" $(grep -rlE --include="test_*.py" "mark\.browser\b" tests | sort) >"$output/$page" 2>&1 &
+"${pytest[@]}" -n 2 -m browser "$@" $(grep -rlE --include="test_*.py" "mark\.browser\b" tests | sort) >"$output/$page" 2>&1 &
 browser=$!
 tier "page, unit tests" npm --prefix frontend run --silent test
-# Five processes on two cores in all, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
+# Six processes on two cores in all, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
 tier "all but the page" "${pytest[@]}" -n 4 -m "not browser" --ignore=tests/browser "$@"
 wait "$browser" || failed+=("$page")
 browser=

@@ -15,8 +15,9 @@ TIMEOUT = 60_000
 expect.set_options(timeout=TIMEOUT)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
+    """Of each file its own: what the tests of one leave behind would occupy the GPUs of the next."""
     with Stack() as running:
         running.fleet(2)
         yield running
