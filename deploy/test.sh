@@ -27,27 +27,22 @@ unset GPUSCHED_DATABASE_URL DATABASE_URL GPUSCHED_URL GPUSCHED_TOKEN GPUSCHED_TO
 . deploy/node.sh
 failed=()
 output=$(mktemp -d)
-browser=
-trap '[ -z "$browser" ] || kill "$browser" 2>/dev/null || true; rm -rf "$output"' EXIT
+trap 'rm -rf "$output"' EXIT
 # Run all tiers, so that one run reports every failure, and repeat the failures at the end.
 tier() {
   local name=$1; shift
   echo "== $name"
   "$@" 2>&1 | tee "$output/$name" || failed+=("$name")
 }
-pytest=(.venv/bin/pytest -q --durations=25 --dist loadfile --no-loadscope-reorder)
-# In processes of its own, because Playwright keeps an event loop, in which Django's database tests cannot run. They load only
-# the files with tests of the page: to import all files takes seconds of processor time.
-page="the page in Chromium"
-"${pytest[@]}" -n 2 -m browser "$@" $(grep -rlE --include="test_*.py" "mark\.browser\b" tests | sort) >"$output/$page" 2>&1 &
-browser=$!
+# Three processes on two cores, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
+pytest() { .venv/bin/pytest -q --durations=25 -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
+# The files with tests of this mark. To import all files would cost each process more than ten seconds of processor time.
+marked() { grep -rlE --include="test_*.py" "mark\.$1\b" tests | sort; }
 tier "page, unit tests" npm --prefix frontend run --silent test
-# Six processes on two cores in all, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
-tier "all but the page" "${pytest[@]}" -n 4 -m "not browser" --ignore=tests/browser "$@"
-wait "$browser" || failed+=("$page")
-browser=
-echo "== $page"
-cat "$output/$page"
+tier "without and with the database" pytest -m "not e2e and not browser" --ignore=tests/e2e --ignore=tests/browser "$@"
+tier "the whole system as real processes" pytest -m "e2e and not browser" "$@" $(marked e2e)
+# Separate, because Playwright keeps an event loop in its process, in which Django's database tests cannot run.
+tier "the page in Chromium" pytest -m browser "$@" $(marked browser)
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do
     echo "== failed: $name"
