@@ -41,8 +41,12 @@ test("an invalid folded field is unfolded", () => {
   expect(document.querySelector(".field-error")?.id).toBe("e_array");
 });
 
-test("errors of the last submit stay until all fields are valid", () => {
+test("errors of the last submit stay until the form is in use and all fields are valid", () => {
   document.querySelector("form")?.insertAdjacentHTML("afterbegin", '<div class="note bad" role="alert">ask for less</div>');
+  settle({ command: "a quote is not closed" });
+  settle({});
+  expect(document.querySelector("form .note.bad")?.textContent).toBe("ask for less");
+  field("array").focus();
   settle({ command: "a quote is not closed" });
   expect(document.querySelector("form .note.bad")?.textContent).toBe("ask for less");
   settle({});

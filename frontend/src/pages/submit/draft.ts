@@ -69,8 +69,8 @@ export function startMarks(): void {
     if (panel === undefined || form === null) return;
     const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((element) => [element.dataset.wrong, element.textContent ?? ""]));
     for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
-    // Remove the errors of the last submit; the panel shows the current ones.
-    if (form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
+    // In use, remove the errors of the last submit; the panel shows the current ones. They stay when the page opens.
+    if (form.contains(document.activeElement) && form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
   });
 }
 
