@@ -18,8 +18,7 @@ def print_growing(
     for item in client.follow(job.id, attempt=attempt, rank=rank, offset=offset):
         if isinstance(item, Log):
             # Bytes, not text: a piece may end in the middle of a character.
-            sys.stdout.buffer.write(item.data)
-            sys.stdout.buffer.flush()
+            _write(item.data)
             continue
         if offset and attempt is None and item.attempt > offset_attempt:
             return print_growing(client, job, rank=rank)
@@ -67,8 +66,7 @@ def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset:
     total = 0 if sys.stdout.isatty() else piece.size - offset
     with progress.bar(f"log of job {job_id}", total, minimum=progress.MIN_BYTES) as is_at:
         while True:
-            sys.stdout.buffer.write(piece.data)
-            sys.stdout.buffer.flush()
+            _write(piece.data)
             is_at(piece.next_offset - offset)
             if not piece.data or piece.next_offset >= piece.size:
                 return piece
@@ -85,12 +83,17 @@ def _copy_late(client: "Client", job_id: int, rank: int, last: Log) -> int:
     size = last.size
     for item in client.follow(job_id, attempt=last.attempt, rank=rank, offset=last.next_offset):
         if isinstance(item, Log):
-            sys.stdout.buffer.write(item.data)
-            sys.stdout.buffer.flush()
+            _write(item.data)
             size = item.next_offset
     if not client.logs(job_id, attempt=last.attempt, rank=rank, offset=size, limit=1).is_complete:
         messages.note(f"job {job_id}: the rest of its output has not arrived from its node")
     return size
+
+
+def _write(data: bytes) -> None:
+    """Write output as it is, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _start_of_last_lines(data: bytes, lines: int) -> int:
