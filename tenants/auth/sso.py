@@ -22,11 +22,12 @@ MAX_NAME = 150
 
 @dataclass(frozen=True)
 class ExternalUser:
-    """A user as the identity provider describes them. `email` only if it is verified."""
+    """A user as the identity provider describes them. `email` only if it is verified. `groups` None: the provider has
+    more of them than fit into a token, and names none."""
 
     name: str
     email: str
-    groups: frozenset[str]
+    groups: frozenset[str] | None
 
 
 def readable(claims: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,11 +37,21 @@ def readable(claims: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: claims.get(name) for name in ("iss", "sub", "email", env.oidc_username_claim)}
     claimed = claims.get(env.oidc_groups_claim)
     groups = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
+    is_omitted = claimed is None and _omits_groups(claims)
     return {
         **{name: text for name, text in texts.items() if _is_storable(text)},
         "email_verified": claims.get("email_verified") is True,
-        env.oidc_groups_claim: [group for group in groups if _is_storable(group)],
+        env.oidc_groups_claim: None if is_omitted else [group for group in groups if _is_storable(group)],
     }
+
+
+def _omits_groups(claims: Mapping[str, Any]) -> bool:
+    """Return whether the token refers to the groups instead of naming them, as Entra ID does from 200 groups on.
+    Source: OpenID Connect Core 1.0, 5.6.2, and for `hasgroups` the reference of Entra ID's tokens."""
+    elsewhere = claims.get("_claim_names")
+    return claims.get("hasgroups") is True or (
+        isinstance(elsewhere, dict) and settings.ENV.oidc_groups_claim in elsewhere
+    )
 
 
 def claims_of(claims: Mapping[str, Any]) -> ExternalUser:
@@ -51,7 +62,8 @@ def claims_of(claims: Mapping[str, Any]) -> ExternalUser:
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise _refused(f"the login has no valid name in the claim {env.oidc_username_claim}", "ask an admin")
     email = claims.get("email", "") if claims["email_verified"] else ""
-    return ExternalUser(name, email, frozenset(claims[env.oidc_groups_claim]))
+    groups = claims[env.oidc_groups_claim]
+    return ExternalUser(name, email, None if groups is None else frozenset(groups))
 
 
 def _is_storable(value: object) -> bool:
@@ -63,6 +75,11 @@ def sign_in(person: ExternalUser, existing: User | None) -> User:
     """Return the account, with the roles of the user's groups. `existing`: the account of earlier logins. 403 without
     access."""
     rules = oidc.parse_groups(settings.ENV.oidc_groups)
+    if person.groups is None and rules.grants:  # unknown groups change no role
+        raise _refused(
+            "you have more groups than fit into the login, so that none is known",
+            "ask an admin to let the identity provider send only the groups that have a role here",
+        )
     problem = _refusal_of(person, rules)
     if problem and not existing:
         raise problem
@@ -71,7 +88,7 @@ def sign_in(person: ExternalUser, existing: User | None) -> User:
         user = existing or _find_or_create_user(person)
         if not user.is_active:
             raise _refused(f"the account {user.username} is disabled", "ask an admin")
-        groups = frozenset[str]() if problem else person.groups
+        groups = frozenset[str]() if problem else person.groups or frozenset()
         if person.email and user.email != person.email[:254]:
             User.objects.filter(pk=user.pk).update(email=person.email[:254])
         _set_admin(user, rules, is_admin=rules.is_admin(groups))
@@ -85,7 +102,8 @@ def _refusal_of(person: ExternalUser, rules: oidc.GroupMapping) -> Problem | Non
     domains = oidc.describe(settings.ENV.oidc_allowed_domains)
     if domains and person.email.rpartition("@")[2].lower() not in {domain.lower() for domain in domains}:
         return _refused("your login has no verified e-mail address of an allowed domain", "ask an admin")
-    if rules.grants and not rules.roles(person.groups) and not rules.is_admin(person.groups):
+    groups = person.groups or frozenset()
+    if rules.grants and not rules.roles(groups) and not rules.is_admin(groups):
         return _refused("none of your groups has a role here", "ask an admin which group you need")
     return None
 

@@ -120,6 +120,28 @@ def test_claim_that_cannot_be_stored_prevents_no_login(
     assert roles(browser) == {"nlp": "member"}
 
 
+@pytest.mark.parametrize("mark", [{"_claim_names": {"groups": "src1"}}, {"hasgroups": True}])
+def test_login_with_omitted_groups_is_refused_and_changes_no_role(
+    up: Stack, browser: httpx.Client, provider: Provider, mark: dict[str, object]
+) -> None:
+    """The roles of a user with very many groups were removed, as if the user had none."""
+    log_in(browser)
+    provider.person = {**GRACE, **mark}
+    with httpx.Client(base_url=up.url, follow_redirects=True, timeout=60) as other:
+        refused = log_in(other)
+    assert (refused.status_code, "more groups than fit" in refused.text) == (403, True)
+    assert roles(browser) == {"nlp": "member"}
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys"])
+def test_answer_that_is_no_object_is_a_refused_login(browser: httpx.Client, provider: Provider, path: str) -> None:
+    provider.documents = lambda: {**Provider.documents(provider), path: ["no object"]}  # type: ignore[method-assign]
+    try:
+        assert log_in(browser).status_code == 403
+    finally:
+        del provider.documents
+
+
 LIES: dict[str, Lie] = {
     "another nonce": lambda claims: {**claims, "nonce": "x"},
     "no nonce": lambda claims: {name: value for name, value in claims.items() if name != "nonce"},

@@ -6,6 +6,7 @@ own pages and rules are not used."""
 import base64
 import hashlib
 import logging
+from functools import cached_property
 from typing import Any
 
 import jwt
@@ -59,6 +60,10 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
 
     code_verifier: str | None
 
+    @cached_property
+    def openid_config(self) -> dict[str, Any]:
+        return self._get(self.get_provider().server_url)
+
     def get_provider(self) -> Provider:
         return Provider(self.request, get_adapter().get_app(self.request, provider=PROVIDER))
 
@@ -109,8 +114,10 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
         with get_adapter().get_requests_session() as session:
             answer = session.get(url, headers=headers)
             answer.raise_for_status()
-            content: dict[str, Any] = answer.json()
-            return content
+            content = answer.json()
+        if not isinstance(content, dict):
+            raise ValueError(f"{url} answers no JSON object")
+        return content
 
 
 class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
