@@ -46,7 +46,7 @@ import tenants.api.users
 from frontend.mcp.view import Mcp
 from frontend.ui.errors import page_error, page_of_outage
 from gpusched.lib.api.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
-from gpusched.lib.db.outages import is_outage, outcome
+from gpusched.lib.db.outages import is_outage, outcome, symptom
 from scheduling.status.metrics import metrics
 
 
@@ -216,9 +216,10 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 def handler500(request: HttpRequest) -> HttpResponse:
     """Answer every error that no other handler has answered: of views, of Django REST framework and of middleware.
     Django calls it while it handles the error."""
-    if is_outage(sys.exception()):
-        problem = database_unavailable(request)
-        return response_for(problem) if wants_problem(request) else page_of_outage(request, problem)
+    error = sys.exception()
+    if is_outage(error):
+        problem = database_unavailable(request, error)
+        return response_for(problem) if wants_problem(request) else page_of_outage(request, symptom(error), problem)
     if wants_problem(request):
         outcome_text, next_step = outcome(request)
         detail = f"the server failed on this request{outcome_text}"

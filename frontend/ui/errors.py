@@ -23,7 +23,7 @@ _TEXTS = {
     ),
     429: ("Too many attempts", "Wait a while, then try again."),
     500: ("The server failed on this request", ""),
-    503: ("The database does not answer", ""),
+    503: ("The server cannot answer now", ""),
 }
 
 
@@ -37,9 +37,9 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     return render(request, "error.html", _context(request, status, title, step), status=status)
 
 
-def page_of_outage(request: HttpRequest, problem: Problem) -> HttpResponse:
+def page_of_outage(request: HttpRequest, symptom: str, problem: Problem) -> HttpResponse:
     """Render the page for a database outage without a query, not even for the session."""
-    context = _context(request, 503, _TEXTS[503][0], _retry_advice(request))
+    context = _context(request, 503, f"{symptom[:1].upper()}{symptom[1:]}", _retry_advice(request))
     response = HttpResponse(render_to_string("error.html", context), status=503)
     response["Retry-After"] = str(problem.retry_after)
     return response

@@ -48,7 +48,7 @@ class _OpenAIView(APIView):
     def _error(self, error: Exception, context: dict[str, Any]) -> HttpResponse | None:
         problem = as_problem(error)
         if problem is None and is_outage(error):
-            problem = database_unavailable(self.request)
+            problem = database_unavailable(self.request, error)
         return None if problem is None else error_of(problem)
 
 

@@ -195,6 +195,23 @@ def test_server_errors_are_classified_by_their_code(sqlstate, is_away):
     assert is_outage(caught.value) is is_away
 
 
+def test_full_disk_of_the_database_is_named(token, monkeypatch):
+    """Callers read that the database does not answer."""
+
+    def fill_disk(*_):
+        execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$")
+
+    monkeypatch.setattr("jobs.submit.submit.submit", fill_disk)
+    monkeypatch.setattr("frontend.ui.page.identity", fill_disk)
+    answer = ask("POST", "/api/v1/jobs", token, JOB)
+    require_unavailable(answer, "submit")
+    assert answer.json()["detail"].startswith("the database has no disk space left")
+    browser = Client(raise_request_exception=False)
+    browser.force_login(make_user())
+    page = browser.get("/queue/")
+    assert (page.status_code, b"The database has no disk space left" in page.content) == (503, True)
+
+
 def test_connection_ended_by_the_server_in_a_transaction_is_an_outage(django_db_blocker):
     with pytest.raises(Error) as caught, transaction.atomic():
         query("SELECT pg_terminate_backend(pg_backend_pid())")

@@ -71,10 +71,10 @@ def too_large(max_bytes: int | None = None) -> Problem:
     return Problem(413, "too_large", f"the body has more than {maximum} MiB", next_step="send less at once")
 
 
-def database_unavailable(request: HttpRequest) -> Problem:
-    """Return a 503 for a request during an outage of the database."""
+def database_unavailable(request: HttpRequest, error: BaseException | None) -> Problem:
+    """Return a 503 for a request that failed with this error, an outage of the database."""
     outcome, next_step = outages.outcome(request)
-    detail = f"the database does not answer{outcome}"
+    detail = f"{outages.symptom(error)}{outcome}"
     return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)
 
 

@@ -13,12 +13,19 @@ from django.http import HttpRequest
 _STATES = ("57P01", "57P02", "57P03", "25006")
 # 08: the connection failed. 53: no connection, memory or disk space is left.
 _CLASSES = ("08", "53")
+_SHORTAGES = {"53100": "the database has no disk space left", "53200": "the database has no memory left"}
 _NO_CONNECTION = "gpusched_no_connection"
 
 
 def is_outage(error: BaseException | None) -> bool:
     """Return whether this error, of Django or of psycopg, is an outage of the database."""
     return any(_is_outage_error(cause) for cause in _psycopg_errors(error))
+
+
+def symptom(error: BaseException | None) -> str:
+    """Return what callers observe of this outage, as a sentence."""
+    shortages = (_SHORTAGES.get(cause.sqlstate or "") for cause in _psycopg_errors(error))
+    return next(filter(None, shortages), "the database does not answer")
 
 
 def _psycopg_errors(error: BaseException | None) -> Iterator[psycopg.Error]:
@@ -78,7 +85,7 @@ def without_traceback(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if is_outage(error):
         first_line = next(iter(str(error).splitlines()), "")
-        record.msg, record.args = f"{record.getMessage()}: the database does not answer: {first_line}", ()
+        record.msg, record.args = f"{record.getMessage()}: {symptom(error)}: {first_line}", ()
         record.exc_info = record.exc_text = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True
