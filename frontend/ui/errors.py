@@ -21,7 +21,7 @@ _TEXTS = {
         "This page does not exist",
         "Check the address. It may also belong to a tenant that you are not a member of.",
     ),
-    429: ("Too many attempts", "Wait a while, then try again."),
+    429: ("Too many requests", "Wait a while, then try again."),
     500: ("The server failed on this request", ""),
     503: ("The server cannot answer now", ""),
 }

@@ -18,6 +18,7 @@ from django.utils.cache import patch_cache_control
 
 from frontend.ui.errors import page_error
 from frontend.ui.field_names import label
+from gpusched.lib.api import rate_limits
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.protocol.states import Role
@@ -82,6 +83,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _to_login(request)
+        rate_limits.count(request, f"person {request.user.pk}")
         caller = identity(request)
         log.act_as(caller.username, "page")
         try:

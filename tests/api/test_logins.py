@@ -118,7 +118,7 @@ def test_login_pages_count(path):
         assert browser.post(path, {"username": "grace", "password": WRONG}).status_code == 200
     refused = browser.post(path, {"username": "grace", "password": RIGHT})
     assert (refused.status_code, "Retry-After" in refused) == (429, True)
-    assert "Too many attempts" in refused.content.decode()
+    assert "Too many requests" in refused.content.decode()
     assert log_in(password=RIGHT).status_code == 429
 
 
