@@ -6,6 +6,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.live import snapshot
 from frontend.live.hub import MAX_TOPICS
+from gpusched.lib.api import rate_limits
 from tenants.auth.identity import identity
 
 
@@ -16,6 +17,7 @@ def poll(request: HttpRequest) -> HttpResponse:
     Without a login it redirects to the login page, as all pages do."""
     if not request.user.is_authenticated:
         return redirect_to_login(request.get_full_path())
+    rate_limits.count(request, f"person {request.user.pk}")
     requested = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
     answer = snapshot.load(requested[:MAX_TOPICS], identity(request))
     answer["errors"] |= dict.fromkeys(requested[MAX_TOPICS:], "too_many_topics")

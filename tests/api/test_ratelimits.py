@@ -56,13 +56,14 @@ def test_bad_tokens_are_refused_cheaply_and_good_ones_still_pass(user):
     assert call("GET", "/api/v1/me", make_token(user)).status_code == 200
 
 
-def test_pages_count_by_user_with_their_calls(user):
+def test_pages_count_by_user_with_their_polls_and_calls(user):
     """Only the calls of a page counted: a loop over the pages themselves had no limit."""
     browsers = [Client(), Client()]
     for browser in browsers:
         browser.force_login(user)
-    answers = [browser.get(path) for browser in browsers for path in ("/queue/", "/api/v1/me")]
+    answers = [browser.get(path) for browser in browsers for path in ("/queue/", "/live/")]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert browsers[0].get("/api/v1/me").status_code == 429
     refused = browsers[0].get("/queue/")
     assert (refused.status_code, refused["Retry-After"], b"Too many requests" in refused.content) == (429, "20", True)
 
