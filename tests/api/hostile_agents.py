@@ -18,7 +18,7 @@ from jobs.logs import store
 from nodes.inventory import join
 from tests.api.hostile import SHAPE, is_whole
 from tests.api.mutations import NO_JSON, encoded, mutated
-from tests.api.operations import contents
+from tests.api.operations import writes_of_transaction
 from tests.factories import FakeAgent, make_member, make_node, make_tenant, now, run_cycle, submit
 
 LOG = b"theirs"
@@ -177,14 +177,14 @@ def say_log(fleet: Fleet, data: st.DataObject) -> None:
 def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
     """Refused, then nothing is written; or accepted, then nothing about the other node, and what there is is whole."""
     with transaction.atomic():
-        previous, before_others = contents(), of_others(fleet.agent.id)
+        written, before_others = writes_of_transaction(), of_others(fleet.agent.id)
         headers = {"Authorization": f"Bearer {credential}"}
         answer = Client().post(path, raw, content_type="application/json", headers=headers)
         assert answer.status_code < 500, answer.content
         if answer.status_code >= 400:
             assert answer["Content-Type"] == "application/problem+json"
             assert (set(answer.json()), answer.json()["request_id"]) == (SHAPE, answer["X-Request-Id"])
-            assert contents() == previous
+            assert writes_of_transaction() == written
         now_others = of_others(fleet.agent.id)
         for name, rows in before_others.items():
             # A join under another name creates another node without an owner.
