@@ -324,7 +324,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["probes", "outages"]},
-        "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False, "filters": ["outages"]},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
     },

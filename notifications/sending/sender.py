@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from django.conf import settings
 from django.db import close_old_connections, connections, transaction
 
-from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.outages import is_outage, summary
 from jobs.events.log import Frontier
 from notifications import claims, expansion, expiring, follower, heartbeat, incidents, retention, thresholds
 from notifications.sending import bundles
@@ -138,7 +138,7 @@ class Sender:
     def _recover(self, error: Exception) -> None:
         """Log a failure. After an outage, forget which events are settled: a crash may have lost unsettled ones."""
         if is_outage(error):
-            logger.warning("notifications wait for the database: %s", next(iter(str(error).splitlines()), ""))
+            logger.warning("notifications wait: %s", summary(error))
             self._frontier = Frontier()
             connections["default"].close()
         else:

@@ -17,6 +17,7 @@ from django_q.signing import SignedPackage
 
 from gpusched.lib.bus.notifier import CYCLE_CHANNEL
 from gpusched.lib.db.connections import connect
+from gpusched.lib.db.outages import summary
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -34,7 +35,7 @@ class CycleBroker(Broker):  # type: ignore[misc]
         try:
             return self._wait()
         except psycopg.Error as error:
-            logger.warning("lost the notifications for cycles, ticking on: %s", error)
+            logger.warning("lost the notifications for cycles, ticking on: %s", summary(error))
             self._connection = None
             time.sleep(0.2)
             return self._cycle("tick") if time.monotonic() >= self._next_tick else None

@@ -1,10 +1,12 @@
 """Entry points of django-q2."""
 
+import logging
 from collections.abc import Sequence
 
 from django.conf import settings
 
 from gpusched import tracing
+from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.db.sql import execute, retry_atomic
 from jobs import retention as job_retention
 from jobs.logs import store
@@ -23,10 +25,23 @@ from tenants.auth.page_access import drop_expired_sessions
 # the timeout of tasks.
 STANDBY_SECONDS = 60.0
 
+logger = logging.getLogger(__name__)
+
 
 def cycle(trigger: str) -> None:
-    """Run a cycle and the chores if this worker leads, or soon does. Another leader has received the same wake-up."""
+    """Run a cycle and the chores if this worker leads, or soon does. Another leader has received the same wake-up.
+
+    An outage of the database ends the task, and the next tick repeats it."""
     tracing.start("gpusched-worker")  # here, because django-q2 forks a new process from time to time
+    try:
+        _lead(trigger)
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        logger.warning("no cycle: %s", summary(error))
+
+
+def _lead(trigger: str) -> None:
     if (term := leadership.wait_for_term(STANDBY_SECONDS)) is None:
         return
     with leadership.fenced(term):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from io import StringIO
 
 import pytest
 from django.db import Error, OperationalError, connection, transaction
@@ -12,6 +13,7 @@ from gpusched.lib.db.engine.base import gate
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import execute, query
 from jobs.models import Job
+from scheduling.worker import tasks
 from tenants.models import ApiToken
 from tests.api import hostile_sockets
 from tests.api.operations import Stage, operations
@@ -232,3 +234,27 @@ def test_outage_is_a_log_line_without_a_traceback(proxy, token, caplog):
         ask("GET", "/api/v1/jobs", token)
     [record] = [row for row in caplog.records if row.name == "django.request"]
     assert record.exc_info is None and "the database does not answer" in record.getMessage()
+
+
+def test_outage_in_the_worker_is_a_log_line_without_a_traceback(proxy):
+    """As in django-q2's pusher: each poll of the queue during an outage logged forty lines."""
+    proxy.refuse()
+    handler = logging.StreamHandler(io := StringIO())
+    logger = logging.getLogger("django-q")
+    logger.addHandler(handler)
+    try:
+        query("SELECT 1")
+    except Error:
+        logger.exception("Failed to pull task from broker")
+    finally:
+        logger.removeHandler(handler)
+    lines = io.getvalue().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("Failed to pull task from broker: the database does not answer: ")
+
+
+def test_outage_in_a_cycle_is_a_log_line_without_a_traceback(proxy, caplog):
+    """django-q2 logged the traceback of each tick as a failed task."""
+    proxy.refuse()
+    tasks.cycle("tick")
+    [record] = [row for row in caplog.records if row.name == tasks.__name__]
+    assert record.getMessage().startswith("no cycle: the database does not answer: ") and record.exc_info is None

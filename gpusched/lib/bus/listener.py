@@ -13,6 +13,7 @@ import psycopg
 from gpusched.lib.bus.changes import EVERYTHING
 from gpusched.lib.bus.notifier import CHANNEL, DIRECT_TOPICS, notifier
 from gpusched.lib.db.connections import connect_async
+from gpusched.lib.db.outages import summary
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.3
@@ -43,7 +44,7 @@ class Listener:
             try:
                 await self._listen()
             except psycopg.OperationalError as error:
-                logger.warning("lost the database's notifications, trying again: %s", error)
+                logger.warning("lost the database's notifications, trying again: %s", summary(error))
             except Exception:
                 logger.exception("the listener failed, starting it again")
             await asyncio.sleep(RETRY_SECONDS)

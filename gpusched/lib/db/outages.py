@@ -28,6 +28,11 @@ def symptom(error: BaseException | None) -> str:
     return next(filter(None, shortages), "the database does not answer")
 
 
+def summary(error: BaseException) -> str:
+    """Return the symptom and the first line of the error, for a line in a log."""
+    return f"{symptom(error)}: {next(iter(str(error).splitlines()), '')}"
+
+
 def _psycopg_errors(error: BaseException | None) -> Iterator[psycopg.Error]:
     """Yield the errors of psycopg behind this one: its cause, or the error that it followed, as in a rollback."""
     while error is not None:
@@ -81,11 +86,10 @@ def is_no_probe(record: logging.LogRecord) -> bool:
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
-    """Filter Django's log of failed requests: log an outage as a line per request, not a traceback."""
+    """Filter the logs of Django's requests and of django-q2: log an outage as a line, not as a traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    if is_outage(error):
-        first_line = next(iter(str(error).splitlines()), "")
-        record.msg, record.args = f"{record.getMessage()}: {symptom(error)}: {first_line}", ()
+    if error is not None and is_outage(error):
+        record.msg, record.args = f"{record.getMessage()}: {summary(error)}", ()
         record.exc_info = record.exc_text = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True

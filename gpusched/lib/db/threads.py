@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from django.db import Error, close_old_connections, connections
 
-from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.outages import is_outage, summary
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,7 +28,7 @@ async def run_in_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)
     except Exception as error:
         if is_outage(error):
-            logger.warning("the database does not answer: %s", error)
+            logger.warning("%s", summary(error))
             raise DatabaseAway(str(error)) from error
         logger.exception("work in the background failed")
         raise WorkFailed(str(error)) from error

@@ -12,7 +12,7 @@ from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import Error
 
-from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.web.backpressure import Pace
 from gpusched.lib.web.connections import connection
 
@@ -57,7 +57,7 @@ def closed_in_outages(application: Application) -> Application:
         except Error as error:
             if not is_outage(error):
                 raise
-            logger.warning("%s is closed: the database does not answer: %s", scope["path"], error)
+            logger.warning("%s is closed: %s", scope["path"], summary(error))
             if not is_accepted:  # a rejected handshake carries no reason, a close code does
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
