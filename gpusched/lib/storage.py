@@ -67,7 +67,9 @@ def storage_errors() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        logger.exception("the storage of logs and large tasks failed")
+        # The text of an OSError says all: a disk that is full or hangs fails each request.
+        is_plain = isinstance(error, OSError)
+        logger.error("the storage of logs and large tasks failed: %s", error, exc_info=not is_plain)
         detail = "the storage of logs and large tasks does not answer, or is full"
         step = "try again; if it lasts, the server's log has the reason"
         raise Problem(503, "storage_unavailable", detail, next_step=step, retry_after=5) from error

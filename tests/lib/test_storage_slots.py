@@ -61,3 +61,14 @@ def test_request_waits_for_a_slot_and_needs_one(slots: storage.Slots, monkeypatc
     wait_for(lambda: len(done) == 8, 10, "all requests to get a slot")
     for thread in threads:
         thread.join(10)
+
+
+@pytest.mark.parametrize(("error", "has_traceback"), [(OSError(28, "no space"), False), (KeyError("x"), True)])
+def test_full_disk_is_a_log_line_without_a_traceback(
+    slots: storage.Slots, caplog: pytest.LogCaptureFixture, error: Exception, has_traceback: bool
+) -> None:
+    """Each request that it failed logged one."""
+    with pytest.raises(Problem), storage.storage_errors():
+        raise error
+    [record] = caplog.records
+    assert (bool(record.exc_info), str(error) in record.getMessage()) == (has_traceback, True)
