@@ -312,6 +312,8 @@ def replays(world: World, waiting: int) -> Iterator[Answered]:
     [(latest,)] = rows("SELECT max(cycle_id) FROM scheduling_recordedcycle")
     yield world.ask(path, f"?job_id={waiting}&node=n1", cycle_id=latest)
     yield world.ask(path, "?policy=shortest", cycle_id=latest)
+    # On a slow machine, the retry of the first job becomes due meanwhile, and is promised the GPUs.
+    execute("UPDATE jobs_job SET eligible_at = '2099-01-01' WHERE eligible_at IS NOT NULL")
     tenant = make_tenant("crowd")
     user = make_member(tenant)
     for priority in (*[100] * 8, 2500):
