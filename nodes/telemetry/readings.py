@@ -90,7 +90,8 @@ def _store_devices(node_id: int, facts: NodeFacts) -> None:
                          %s::text[], %s::int[]) AS t
            ON CONFLICT (node_id, uuid) DO UPDATE
               SET index = excluded.index, model = excluded.model,
-                  memory_mb = greatest(coalesce(excluded.memory_mb, nodes_device.memory_mb), nodes_device.held_mb),
+                  memory_mb = greatest(coalesce(excluded.memory_mb, nullif(nodes_device.memory_mb, 0)),
+                                       nullif(nodes_device.held_mb, 0)),
                   pci_bus_id = excluded.pci_bus_id, numa_node = excluded.numa_node,
                   nvlink_island = excluded.nvlink_island, mig_parent = excluded.mig_parent,
                   mig_slices = excluded.mig_slices,

@@ -52,6 +52,13 @@ def test_mig_instance_is_given_whole_to_a_job_that_fits(user, tenant):
     assert Job.objects.get(pk=late).state == "pending"
 
 
+def test_memory_that_is_never_reported_stays_unknown():
+    """As of a GPU that shares the memory of its machine."""
+    node = divided(instance(0, "7g.80gb", None))
+    node.sync(facts=node.facts())
+    assert represented("MIG-0-7g.80gb")["memory_mb"] is None
+
+
 def test_new_partitioning_replaces_the_old_instances(user, tenant):
     node = divided(instance(0, "3g.40gb", 40448))
     device = node.devices[:1]
