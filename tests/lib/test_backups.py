@@ -28,6 +28,8 @@ from gpusched.lib.process import backups
 from jobs.lifecycle.restored_ids import SKIPPED_IDS, before_restore
 from tests.waiting import wait_for
 
+NO_DATABASE = "postgresql://gpusched@127.0.0.1:1/gpusched"
+
 
 def write_tar(path: Path, files: dict[str, str]) -> Path:
     with tarfile.open(path, "w") as tar:
@@ -214,25 +216,33 @@ def test_embedded_database_ends_with_a_killed_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_backup_that_is_killed_leaves_no_program_behind(tmp_path: Path, number: signal.Signals) -> None:
-    """pg_dump went on. `timeout`, and systemd, end a command with SIGTERM: each time a whole dump and the key stayed."""
+def test_backup_that_is_killed_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """pg_dump went on. `timeout`, and systemd, end a command with SIGTERM: each time a whole dump and the key stayed.
+    What SIGKILL leaves, the next backup deletes, but not what another one writes at this moment."""
     into, pid = tmp_path / "backups", tmp_path / "pid"
     (tmp_path / "pg_dump").write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600\n")
     (tmp_path / "pg_dump").chmod(0o755)
     program = (
         "import sys; from datetime import UTC, datetime; from pathlib import Path\n"
         "from gpusched.lib.process.backups import back_up; place = Path(sys.argv[1])\n"
-        "url = 'postgresql://gpusched@127.0.0.1:1/gpusched'\n"
-        "back_up(place, url, 'key', place / 'backups', datetime.now(UTC))"
+        f"back_up(place, {NO_DATABASE!r}, 'key', place / 'backups', datetime.now(UTC))"
     )
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=path) as backup:
         wait_for(pid.exists, 30, "pg_dump to run")
+        fail_to_back_up(into)
+        assert len(list(into.iterdir())) == 1
         backup.send_signal(number)
         assert backup.wait(30) == (143 if number == signal.SIGTERM else -number)
     wait_for(lambda: not psutil.pid_exists(int(pid.read_text())), 10, "pg_dump to end")
-    if number == signal.SIGTERM:
-        assert not any(into.iterdir())
+    if number == signal.SIGKILL:
+        fail_to_back_up(into)
+    assert not any(into.iterdir())
+
+
+def fail_to_back_up(into: Path) -> None:
+    with pytest.raises(backups.BackupError):
+        backups.back_up(into.parent, NO_DATABASE, "key", into, datetime.now(UTC))
 
 
 @pytest.mark.parametrize("command", [["backup"], ["restore", "a.tar"]])

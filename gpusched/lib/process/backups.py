@@ -1,5 +1,6 @@
 """Back up and restore everything but the logs of jobs: the database and the secret key, in one file."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,7 @@ BEGIN
 END $$;
 """
 _LAST = "last_backup.json"
+_UNFINISHED, _LOCK = "unfinished-", "lock"
 _NO_TLS = "\nThe embedded program has no TLS; if the database requires it, install PostgreSQL's client programs"
 # The variable of each keyword of an address that has one.
 _VARIABLES = {
@@ -141,13 +143,33 @@ def _stopped(url: str) -> Iterator[None]:
 @contextmanager
 def _unfinished(directory: Path) -> Iterator[Path]:
     """Yield a temporary directory in `directory`. SIGTERM, as of `timeout` and systemd, deletes it, too: it has all
-    data and the key, and a copy would stay of each backup that took too long."""
+    data and the key, and a copy would stay of each backup that took too long. The next call deletes what SIGKILL
+    left."""
+    _delete_abandoned(directory)
     previous = signal.signal(signal.SIGTERM, _exit)
     try:
-        with tempfile.TemporaryDirectory(dir=directory) as place:
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=directory) as place, _locked(Path(place)):
             yield Path(place)
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Mark a directory as in use. The file gets its name when it is locked, so an unlocked one is abandoned."""
+    unnamed = place / f"{_LOCK}.new"
+    with unnamed.open("w") as lock:
+        with suppress(OSError):  # a file system without locks: nothing deletes the directory then
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            unnamed.rename(place / _LOCK)
+        yield
+
+
+def _delete_abandoned(directory: Path) -> None:
+    for place in directory.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError), (place / _LOCK).open("r+") as lock:  # it is in use, or another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
