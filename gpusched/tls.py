@@ -14,6 +14,8 @@ NEXT_STEP = (
     f"and name its file by --ca-file or {CA_FILE}"
 )
 
+RENEW = "renew the certificate of this machine in its file, or name the file by --certificate-file when you join"
+
 
 class TlsFileError(ValueError):
     """A file with certificates cannot be used. The text names it."""
@@ -73,5 +75,16 @@ def distrust(error: BaseException | None) -> str:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def refusal(error: BaseException | None) -> str:
+    """Return why the server refused the client's certificate, such as "certificate expired", if that made the request
+    fail; else an empty string. asyncio loses it, if the handshake is over for the client."""
+    while error is not None:
+        _, alert, what = str(getattr(error, "reason", "")).partition("_ALERT_")
+        if alert and ("CERTIFICATE" in what or what == "UNKNOWN_CA"):
+            return f"it refuses the certificate of this machine: {what.replace('_', ' ').lower()}"
         error = error.__cause__ or error.__context__
     return ""

@@ -140,7 +140,10 @@ def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Join
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if why := tls.distrust(error):
             raise JoinError(f"{url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
-        raise JoinError(f"{url} cannot be reached: {error}", may_retry=isinstance(error, httpx.HTTPError)) from error
+        if why := tls.refusal(error):
+            raise JoinError(f"{url}: {why}; {tls.RENEW}") from error
+        text = str(error) or type(error).__name__
+        raise JoinError(f"{url} cannot be reached: {text}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if target := answer.headers.get("location", ""):  # not followed: the token would go there
         raise JoinError(f"{url} redirects to {redirect_target(target, _PATH)}; join with that address")
     if answer.status_code != 200:

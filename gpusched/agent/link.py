@@ -129,7 +129,10 @@ def _network(node: Node) -> Iterator[None]:
     except (OSError, WebSocketException, httpx.HTTPError) as error:
         if why := tls.distrust(error):
             raise Unreachable(f"{node.url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
-        raise Unreachable(f"{node.url}: {error or type(error).__name__}") from error
+        if why := tls.refusal(error):
+            raise Unreachable(f"{node.url}: {why}; {tls.RENEW}") from error
+        step = "; gpusched-agent doctor may know why" if has_tls(node.url) else ""
+        raise Unreachable(f"{node.url}: {str(error) or f'{type(error).__name__}{step}'}") from error
 
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:

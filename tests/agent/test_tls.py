@@ -13,8 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gpusched import tls
 from gpusched.agent import identity as identities
 from gpusched.agent.daemon import directory_of
+from gpusched.agent.host import doctor
 from gpusched.agent.http_client import HttpClient
 from gpusched.agent.identity import Identity
 from tests.agent.conftest import ROOT
@@ -117,6 +119,22 @@ def test_missing_ca_file_stops_the_start(server: RecordingServer, tmp_path: Path
     result = join(server.url, tmp_path, "--ca-file", str(tmp_path / "none.pem"))
     assert result.returncode == 1 and "none.pem does not exist" in result.stderr and "Traceback" not in result.stderr
     assert server.handshakes == 0
+
+
+def test_refused_certificate_is_named(authority: Authority, tmp_path: Path) -> None:
+    """Expired, or of another authority. The address is right, and no firewall is in the way."""
+    refused, directory, log = Authority(tmp_path, "other").issue("n1"), directory_of(tmp_path, "n1"), tmp_path / "log"
+    refusal = "it refuses the certificate of this machine: unknown ca"
+    with RecordingServer(authority.issue("localhost"), clients=authority.file) as server:
+        result = join(server.url, tmp_path, "--ca-file", str(authority.file), "--certificate-file", str(refused))
+        assert result.returncode == 1 and refusal in result.stderr
+        identity = Identity("n1", "key", url=server.url, node_id=1, credential=CREDENTIAL)
+        identities.save(directory, identities.with_tls(identity, str(authority.file), str(refused)))
+        [finding] = [finding for finding in doctor.examine(directory) if finding.check == "server"]
+        assert (finding.says, finding.next_step) == (f"{server.url}: {refusal}", tls.RENEW)
+        with running(tmp_path, log):
+            wait_for(lambda: "trying again" in log.read_text(), 30, "the agent to be refused")
+    assert refusal in log.read_text() or "gpusched-agent doctor may know why" in log.read_text()
 
 
 async def test_logs_continue_once_expired_certificates_are_replaced(authority: Authority, tmp_path: Path) -> None:

@@ -225,7 +225,10 @@ def _reach(identity: Identity) -> Iterator[Finding]:
         if why := tls.distrust(error):
             yield Finding("server", FAIL, f"{identity.url} cannot be trusted: {why}", tls.NEXT_STEP)
             return
-        sentence = f"{identity.url} cannot be reached: {error or type(error).__name__}"
+        if why := tls.refusal(error):
+            yield Finding("server", FAIL, f"{identity.url}: {why}", tls.RENEW)
+            return
+        sentence = f"{identity.url} cannot be reached: {str(error) or type(error).__name__}"
         yield Finding(
             "server", FAIL, sentence, "check that it runs, and that no firewall blocks it; jobs here continue meanwhile"
         )
