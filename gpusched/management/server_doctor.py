@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from django.db import OperationalError, connection
+import psycopg
+from django.db import OperationalError, ProgrammingError, connection
 from django.db.models import Q
 from django.db.models.functions import Coalesce
 
@@ -55,8 +56,10 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
         # By their state: only nodes that report have a clock to compare.
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
         tokens, agents = _tokens(now), _agents(now)
-    except OperationalError as error:
+    except (OperationalError, psycopg.OperationalError) as error:
         return [*findings, _unreachable(data_dir, error)]
+    except ProgrammingError as error:
+        return [*findings, _other_tables(error)]
     findings += [*check_tokens(tokens), *check_agents(*agents)]
     findings += check_clocks((now - database_time).total_seconds(), clocks)
     return [*findings, *check_database(values, env)]
@@ -111,6 +114,8 @@ def check_last_backup(data_dir: Path, now: datetime) -> Iterator[Finding]:
         sentence = f"this user cannot read {error.filename}, the record of the last one"
         step = f"give it to the user of the server: chown --reference={data_dir} {error.filename}"
         yield Finding("backup", WARN, sentence, step)
+    except (LookupError, TypeError, ValueError):
+        yield Finding("backup", WARN, f"the record of the last one in {data_dir} is damaged", "make a new backup")
 
 
 def check_disk(folder: Path) -> Iterator[Finding]:
@@ -187,7 +192,13 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
         yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
 
 
-def _unreachable(data_dir: Path, error: OperationalError) -> Finding:
+def _other_tables(error: ProgrammingError) -> Finding:
+    sentence = f"its tables cannot be read: {str(error).splitlines()[0]}"
+    step = "run gpusched-server migrate, and check the rights of the database's user; its other checks did not run"
+    return Finding("database", FAIL, sentence, step)
+
+
+def _unreachable(data_dir: Path, error: Exception) -> Finding:
     if not database_url():
         step = "set GPUSCHED_DATA_DIR to the server's data directory, or GPUSCHED_DATABASE_URL"
         return Finding("database", FAIL, f"no server has used the data directory {data_dir}", step)

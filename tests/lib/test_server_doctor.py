@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 
 from gpusched.env import Env
 from gpusched.management import server_doctor as doctor
@@ -164,6 +164,24 @@ def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setattr(doctor, "database_url", partial(str, url))
         [found] = [one for one in doctor.examine(Env(), tmp_path, NOW) if one.check == "database"]
         assert found.level == "fail" and re.search(words, found.says)
+
+
+def test_tables_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after an upgrade of the programs alone, or with a database that is still empty."""
+
+    def refuse(*_: object) -> None:
+        raise ProgrammingError("column tenants_apitoken.used_at does not exist\nLINE 1: …")
+
+    monkeypatch.setattr(connection, "cursor", refuse)
+    [found] = [one for one in doctor.examine(Env(), tmp_path, NOW) if one.check == "database"]
+    assert found.level == "fail" and found.says.endswith("used_at does not exist") and "migrate" in found.next_step
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"at": "2026-01-01T00:00:00", "file": "x"}'])
+def test_damaged_record_of_a_backup_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "last_backup.json").write_text(text)
+    [found] = doctor.check_last_backup(tmp_path, NOW)
+    assert found.level == "warn" and f"in {tmp_path} is damaged" in found.says
 
 
 def test_record_that_another_user_wrote_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
