@@ -60,13 +60,19 @@ class Identity:
 
 def load(directory: Path, name: str) -> Identity:
     """Return the identity on disk, or a new one that is stored at once, so that its key is never created twice."""
-    record = rank_dir.read_own(directory, FILE)
-    if record is not None:
-        # Ignore the fields of a newer agent: this one may be a downgrade.
-        return Identity(**{field.name: record[field.name] for field in fields(Identity) if field.name in record})
-    identity = Identity(name=name, node_key=secrets.token_hex(16))
-    save(directory, identity)
+    if (identity := stored(directory)) is None:
+        identity = Identity(name=name, node_key=secrets.token_hex(16))
+        save(directory, identity)
     return identity
+
+
+def stored(directory: Path) -> Identity | None:
+    """Return the identity on disk; None if there is none. Raises OSError."""
+    record = rank_dir.read_own(directory, FILE)
+    if record is None:
+        return None
+    # Ignore the fields of a newer agent: this one may be a downgrade.
+    return Identity(**{field.name: record[field.name] for field in fields(Identity) if field.name in record})
 
 
 def with_tls(identity: Identity, ca_file: str, certificate_file: str) -> Identity:

@@ -291,6 +291,13 @@ def test_unreadable_credential_is_a_finding_without_traceback(tmp_path: Path) ->
     assert "cannot be read" in finding.says
 
 
+def test_identity_of_a_newer_agent_is_read(node: Path) -> None:
+    """As after a downgrade of the agent."""
+    record = json.loads((node / "identity.json").read_text())
+    (node / "identity.json").write_text(json.dumps({**record, "of_a_newer_agent": 1}))
+    assert finding_of(node, "credential").level == "ok"
+
+
 def test_running_agent_sends_hints_about_its_machine(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page shows problems only, and none that only the server could know."""
     monkeypatch.setattr(doctor, "FEW_FREE_MB", 1 << 40)

@@ -22,7 +22,6 @@ from gpusched.agent.host.service import Service
 from gpusched.agent.identity import FILE, Identity
 from gpusched.agent.isolation import cgroup_base, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
-from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Hint
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
@@ -189,16 +188,16 @@ def _disk(directory: Path) -> Finding:
 
 def _server(directory: Path) -> Iterator[Finding]:
     try:
-        record = rank_dir.read_own(directory, FILE)
+        identity = identities.stored(directory)
     except OSError as error:
         step = "run doctor as the user that the agent runs as"
         yield Finding("joined", FAIL, f"{directory / FILE} cannot be read: {error.strerror}", step)
         return
-    if record is None or not record.get("credential"):
+    if identity is None or not identity.credential:
         yield Finding("joined", FAIL, f"there is no node in {directory}", "gpusched-agent join URL TOKEN")
         return
     files = (os.environ.get(name, "") for name in (tls.CA_FILE, tls.CERTIFICATE_FILE))
-    identity = identities.with_tls(Identity(**record), *files)
+    identity = identities.with_tls(identity, *files)
     mode = (directory / FILE).stat().st_mode & 0o077
     if mode:
         yield Finding(
