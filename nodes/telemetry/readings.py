@@ -47,9 +47,10 @@ def mark_online(node_ids: Sequence[int]) -> None:
 
 
 def store_facts(node_id: int, facts: NodeFacts) -> None:
-    """Store what an agent reports of its machine. A device that it no longer lists is lost; one that it lists again is
-    back. Allocations stay as they are, and so does the memory of a device whose driver does not answer: the share of it
-    that a job holds is what the job costs. A device never has less memory than jobs hold of it."""
+    """Store what an agent reports of its machine. A device that it no longer lists is lost, and so is its reading; one
+    that it lists again is back. Allocations stay as they are, and so does the memory of a device whose driver does not
+    answer: the share of it that a job holds is what the job costs. A device never has less memory than jobs hold of
+    it."""
     if not _store_machine(node_id, facts):
         return  # it was removed meanwhile
     _store_devices(node_id, facts)
@@ -103,6 +104,7 @@ def _store_devices(node_id: int, facts: NodeFacts) -> None:
         " AND health NOT IN ('lost', 'quarantined', 'degraded')",
         [node_id, [row[1] for row in rows]],
     )
+    execute(_READ_LOST, [node_id, [row[1] for row in rows]])
 
 
 def _device_row(node_id: int, device: DeviceFacts) -> tuple[Any, ...]:
@@ -164,6 +166,12 @@ _UPSERT = """
     arrays=", ".join(f"%s::{kind}[]" for kind in _READ_COLUMNS.values()),
     kept=", ".join(f"{name} = excluded.{name}" for name in _READ_COLUMNS),
 )
+# As of a device that the driver reports as lost: its latest values are not true any more.
+_READ_LOST = """
+    UPDATE nodes_reading r SET idle_since = NULL, quiet_since = NULL, {values}, occupancy = 'lost', occupant = ''
+      FROM nodes_device d
+     WHERE d.id = r.device_id AND d.node_id = %s AND d.uuid <> ALL(%s) AND r.occupancy IS DISTINCT FROM 'lost'
+""".format(values=", ".join(f"{name} = NULL" for name in _READ_COLUMNS if not name.startswith("occupan")))
 
 
 def store_readings(readings: Sequence[tuple[int, Reading]]) -> None:

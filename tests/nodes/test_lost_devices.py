@@ -5,12 +5,14 @@ from datetime import timedelta
 
 import pytest
 from django.db.models import F
+from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Reading, Stop, Xid
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from nodes.health import device_health
 from nodes.models import Device, Incident
+from nodes.models import Reading as NodeReading
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,6 +104,17 @@ def test_other_hardware_faults_do_not_stop_running_jobs(node, hanging, code):
     read(node, lost=True)
     run_cycle()
     assert state(hanging) == "stopping", "it is degraded, and now it is gone, too"
+
+
+def test_degraded_gpu_that_is_listed_no_more_also_stops_its_job(node, hanging):
+    """As one that is gone after its driver was loaded again. Its latest reading is not true any more."""
+    read(node, xids=[Xid(code=48, seconds_ago=0)], occupancy="clear", temperature_celsius=40)
+    node.sync(facts=replace(node.facts(), devices=[]))
+    run_cycle()
+    assert state(hanging) == "running"
+    pass_seconds(11)
+    assert state(hanging) == "stopping"
+    assert NodeReading.objects.get().temperature_celsius is None
 
 
 def test_quarantined_gpu_that_vanishes_also_stops_its_job(node, hanging):
