@@ -23,7 +23,7 @@ def blocking(url: str, ca_file: str, certificate_file: str) -> httpx.Client:
 
 class HttpClient(httpx.AsyncClient):
     """A client that reads the files of certificates again after a failure: a certificate is replaced before it expires,
-    and the agent runs for months. Raises TlsFileError or ProxyError."""
+    and the agent runs for months. Its requests fail with httpx's errors alone. Raises TlsFileError or ProxyError."""
 
     def __init__(self, url: str, ca_file: str, certificate_file: str) -> None:
         self._files = ca_file, certificate_file
@@ -35,7 +35,9 @@ class HttpClient(httpx.AsyncClient):
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         try:
             return await super().send(request, **options)
-        except (httpx.TransportError, OSError):  # httpx lets errors of TLS after the handshake through
+        except (httpx.TransportError, OSError) as error:
             if isinstance(self._tls, ssl.SSLContext):
                 tls.reload(self._tls, *self._files)
+            if isinstance(error, OSError):  # httpx lets errors of TLS after the handshake through
+                raise httpx.ReadError(str(error), request=request) from error
             raise

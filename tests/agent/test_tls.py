@@ -137,6 +137,18 @@ def test_refused_certificate_is_named(authority: Authority, tmp_path: Path) -> N
     assert refusal in log.read_text() or "gpusched-agent doctor may know why" in log.read_text()
 
 
+async def test_refusal_after_the_handshake_is_an_error_of_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a question to another head, which catches those, ends the connection to the one that works."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", refuse)
+    async with HttpClient("https://head:1", "", "") as http:
+        with pytest.raises(httpx.ReadError, match="certificate required"):
+            await http.get("https://head:1/ready")
+
+
 async def test_logs_continue_once_expired_certificates_are_replaced(authority: Authority, tmp_path: Path) -> None:
     """Their connections end after seconds, and the agent runs for months. A file that is being written changes nothing."""
     former = Authority(tmp_path, "former authority")
