@@ -12,14 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpusched.lib.bus import wake
-from gpusched.lib.db.sql import columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import Row, columns, execute, query, retry_atomic
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
 
 WARNINGS = 2
 # After the second warning: ended, or, under policy monitor, only recorded.
 OVER = WARNINGS + 1
-Row = dict[str, Any]
 
 _QUIET = """
     SELECT j.id AS job_id, j.attempt, coalesce(j.labels->>'interactive', '') = 'true' AS is_interactive,

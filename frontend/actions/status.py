@@ -10,12 +10,11 @@ from typing import Any
 from django.utils import timezone
 
 from frontend.ui.formatting import roughly
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import parsed
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import FINAL, NodeIntent
 
-Row = dict[str, Any]
 # scheduling.status.cluster.scheduler_lag, called once per page.
 SchedulerLag = Callable[[], Row]
 # After this time the page shows what is missing.

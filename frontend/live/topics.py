@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from frontend.viewer import Viewer
+from gpusched.lib.db.sql import Row
 
 MODULES = (
     "frontend.pages.overview.rows",
@@ -34,7 +35,6 @@ MODULES = (
 # holds the latest ones.
 MAX_NAME = 2000
 
-Row = dict[str, Any]
 Rows = dict[str, Row]
 # A topic and its viewer; equal for all viewers of the same rows.
 View = tuple[str, Viewer]

@@ -1,11 +1,10 @@
 """Actions on arrays or some of their elements: cancel, hold, release, retry. The caller has locked the array."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.protocol import arrays
 from gpusched.protocol.arrays import Ranges
 from gpusched.protocol.job_request import FieldError
@@ -16,7 +15,6 @@ from jobs.events.record import record_event
 from jobs.lifecycle import array_states, dependencies, states
 from jobs.lifecycle.array_states import UNFINISHED, clear_reason
 
-Row = dict[str, Any]
 ALL_FAILED = "failed"
 ALL_NUMBERS = "{(,)}"  # PostgreSQL's multirange of all numbers
 _NEXT_STEP = "see its state"

@@ -1,11 +1,10 @@
 """Attribute failures of ranks to their devices: a GPU that fell off the bus fails the rank that computes on it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
-from gpusched.lib.db.sql import columns, query
+from gpusched.lib.db.sql import Row, columns, query
 from gpusched.protocol import xids
 from gpusched.protocol.agent_messages import Ended, Reading, Report
 from gpusched.protocol.reasons import EndReason
@@ -22,7 +21,6 @@ _DEVICES = """
 """
 # Covers the agent's clock and the latency of its message: an Xid this long before the start may be the rank's own.
 SLACK_SECONDS = 2
-Row = dict[str, Any]
 
 
 def attribute_faults(

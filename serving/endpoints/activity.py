@@ -3,12 +3,10 @@
 Every query is bounded: an endpoint may keep a million ended requests for a day."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from serving.prewarming.results import COLUMNS, JOINS
 
-Row = dict[str, Any]
 # Latencies and batches are those of this many requests that ended last, if they ended within these minutes.
 WINDOW_REQUESTS, WINDOW_MINUTES = 1000, 15
 COST_HOURS = 24

@@ -1,7 +1,6 @@
 """Members of a tenant: list and add them, change their roles, and remove them. A tenant keeps an owner who can act."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -11,7 +10,7 @@ from gpusched import oidc
 from gpusched.lib.api.problems import Problem, invalid, not_found, still_there
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Role
 from tenants.auth.identity import Identity
@@ -20,7 +19,6 @@ from tenants.people import users
 from tenants.tenancy import tenants
 from tenants.tenancy.names import GROUP
 
-Row = dict[str, Any]
 _MEMBERS = """
     SELECT u.username AS user, m.role, u.is_active,
            CASE WHEN EXISTS (SELECT 1 FROM auth_user_groups ug JOIN auth_group g ON g.id = ug.group_id

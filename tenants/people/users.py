@@ -16,14 +16,13 @@ from gpusched import oidc
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import query, violates
+from gpusched.lib.db.sql import Row, query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from tenants.auth import passwords, tokens
 from tenants.models import ApiToken, Membership
 from tenants.tenancy.names import GROUP
 
-Row = dict[str, Any]
 MAX_NAME, MAX_EMAIL = 150, 254
 _SINGLE_SIGN_ON = "EXISTS (SELECT 1 FROM socialaccount_socialaccount s WHERE s.user_id = u.id)"
 _USERS = """

@@ -7,10 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.protocol.reasons import fix_plurals
 
-Row = dict[str, Any]
 _ON_NODES = """
     SELECT r.id, r.tenant_id, t.name AS tenant, p.username AS "user", r.state, r.is_hard, r.is_lease, r.note,
            n.name AS node, d.starts_at, d.ends_at, count(*) AS gpus,

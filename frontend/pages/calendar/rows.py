@@ -1,14 +1,12 @@
 """The rows of topic `reservations`, whose changes make the calendar load again."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from frontend.live.topics import Topic
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import rfc3339
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 # Reservations that begin later, or ended earlier, are on no calendar.
 _ROWS = """
     SELECT r.id, r.tenant_id, r.state, r.starts_at, r.ends_at, r.problem, j.used

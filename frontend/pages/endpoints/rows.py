@@ -3,14 +3,13 @@ costs of endpoints."""
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from frontend.live.topics import Topic, key_by
+from gpusched.lib.db.sql import Row
 from gpusched.lib.times import rfc3339
 from serving.endpoints import activity
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 MAX_LISTED_USERS = 3
 # Limits the load of the page while thousands of requests end each second.
 _PAUSE_SECONDS = 1.0

@@ -4,14 +4,13 @@ Separate from `nodes`, because readings change every second, nodes seldom, and a
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from frontend.live.topics import Audience, Topic
 from frontend.pages.fleet.rows import SLOT_SECONDS
+from gpusched.lib.db.sql import Row
 from gpusched.lib.db.sql import rows as tuples
 from gpusched.lib.times import rfc3339
 
-Row = dict[str, Any]
 COLUMNS = ("read_at", "utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
 _SLOT = f"floor(extract(epoch FROM {{}}) / {SLOT_SECONDS})::bigint"
 

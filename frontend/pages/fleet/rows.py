@@ -4,16 +4,14 @@ changed nodes."""
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from frontend.live.topics import Audience, Topic
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import rfc3339
 from nodes import redaction
 from nodes.health.gpu_status import GPU_STATUS, HOLDERS
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 _SELECTED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
 # Precision of last-seen times: finer ones would resend every row of a calm fleet each second.

@@ -1,15 +1,12 @@
 """State of the control plane: database, cycles, agents and housekeeping."""
 
-from typing import Any
-
 from django.conf import settings
 
 from gpusched import __version__
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from nodes.ranks.agent_clock import TOLERATED_SECONDS
 from scheduling.status import cluster
 
-Row = dict[str, Any]
 CYCLES = 60
 
 _DATABASE = """

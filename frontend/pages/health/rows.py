@@ -1,18 +1,16 @@
 """The rows of topic `health`: the control plane, the agents, incidents and automatic actions."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from frontend.live.topics import Topic
 from frontend.pages.notices import activity
 from gpusched import __version__
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from nodes import redaction
 from nodes.health import incidents
 from scheduling.status import cluster
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 MAX_INCIDENTS = 100
 _VERSIONS = """
     SELECT agent_version AS version, count(*) AS nodes FROM nodes_all WHERE removed_at IS NULL GROUP BY 1 ORDER BY 1

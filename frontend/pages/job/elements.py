@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
-from frontend.pages.job.rows import Row
 from frontend.ui.page import page, perform
 from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.db.sql import Row
 from gpusched.protocol import arrays
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import JobState

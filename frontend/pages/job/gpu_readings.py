@@ -1,14 +1,12 @@
 """Recorded readings of the GPUs of one attempt, reduced to the resolution of a chart."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from django.conf import settings
 
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from nodes.telemetry.samples import ROLLUP_SECONDS
 
-Row = dict[str, Any]
 READINGS = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
 MAX_DEVICES = 32
 MAX_POINTS = 240

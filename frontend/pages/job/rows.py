@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Any
 
 from frontend.live.topics import Topic, key_by
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from jobs.api import attempts
@@ -16,7 +15,6 @@ from jobs.listing import representation
 from jobs.logs import store
 from scheduling.whatif.explain import periods_of
 
-Row = dict[str, Any]
 _Log = tuple[int, int, int]  # job, attempt, rank
 SIZES_SECONDS = 3.0
 _MAX_EVENTS = 1000

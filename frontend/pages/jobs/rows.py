@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
 
 from frontend.live.topics import Topic
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import rfc3339
 from jobs.listing import representation
 
-Row = dict[str, Any]
 JOBS_ROWS = 200
 
 _COLUMNS = """

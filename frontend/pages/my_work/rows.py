@@ -5,16 +5,13 @@ from typing import Any
 
 from frontend.live.topics import Audience, Topic
 from frontend.viewer import Viewer
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import rfc3339
 from jobs.listing import representation
 from jobs.listing.queue_position import ORDER
 from tenants.api.tenants import represent_tenants
 from tenants.auth.identity import Identity
 from tenants.billing import budgets
-
-Row = dict[str, Any]
-
 
 MAX_JOBS = 50
 

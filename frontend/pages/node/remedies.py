@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpusched.lib.db.sql import Row
 from nodes.redaction import AUTO_CORDON_NOTE
 
-Row = dict[str, Any]
 # (device id or None for the node, kind of incident) → start time as text.
 Since = Mapping[tuple[int | None, str], str]
 

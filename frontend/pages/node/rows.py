@@ -3,18 +3,16 @@
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from frontend.live.topics import Topic, key_by
 from frontend.pages.fleet import rows as fleet
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
 from nodes import redaction
 from nodes.health import incidents
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 _NODES = "SELECT name, joined_at, isolation, hints FROM nodes_all WHERE name = ANY(%s) AND removed_at IS NULL"
 _DEVICES = """
     SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,

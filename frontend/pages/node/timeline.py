@@ -3,13 +3,11 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from frontend.pages.node import rows as noderows
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from nodes import redaction
 
-Row = dict[str, Any]
 # The newest ranks of the time window; older ones are left out.
 MAX_RANKS = 4000
 # As parts of the window: touching bars narrower than this are merged.

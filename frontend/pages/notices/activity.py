@@ -4,13 +4,13 @@ import unicodedata
 from collections.abc import Collection
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from django.utils.text import Truncator
 
 from frontend.live.topics import Topic
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.amounts import exact
@@ -20,7 +20,6 @@ from nodes import redaction
 from nodes.redaction import AUTO_CORDON_NOTE
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 MAX_ROWS = 100
 MAX_OF_NAME = 60
 # Characters that set the direction of the text after them.

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from frontend.live.topics import Audience, Topic
 from frontend.models import NoticesSeen
@@ -13,13 +12,12 @@ from frontend.pages.notices import activity
 from frontend.pages.notices.activity import Activity, activity_row
 from frontend.viewer import Viewer
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import prepared, query
+from gpusched.lib.db.sql import Row, prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import Pending
 from jobs.listing import representation
 
-Row = dict[str, Any]
 MAX_NOTICES = 50
 LONG_WAIT_MINUTES = 60
 # A start is news only after a wait.

@@ -1,13 +1,11 @@
 """Notices that need attention: one for each kind of problem, with its nodes or jobs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from frontend.pages.nodes import groups as nodegroups
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
-Row = dict[str, Any]
 # A notice lists this many nodes or jobs and counts the rest.
 MAX_PARTS = 6
 

@@ -3,18 +3,16 @@ now."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from typing import Any
 
 from frontend.live.topics import Topic
 from frontend.pages.overview import attention
 from frontend.pages.tenants import rows as tenantrows
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs.listing import representation
 from scheduling.status import cluster
 
-Row = dict[str, Any]
 _MAX_NEXT = 3
 
 # Waiting times leave out held jobs, which wait for their owner.

@@ -9,14 +9,13 @@ from urllib.parse import parse_qsl
 
 from frontend.live.topics import Topic
 from frontend.ui.wait_groups import _GROUP, GROUP_ELSE, GROUPS, group_of
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from jobs.listing import representation
 from jobs.listing.queue_position import ORDER, queue_positions
 from tenants.auth.page_access import Visible
 
-Row = dict[str, Any]
 FIRST_ROWS = 500
 # Windows of the page.
 WINDOW_ROWS = 200

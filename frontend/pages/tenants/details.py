@@ -5,13 +5,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import parsed, readable
 from tenants.auth.identity import Identity
 from tenants.billing.rates import matches_model
 from tenants.tenancy import names
 
-Row = dict[str, Any]
 MAX_EDITS = 30
 PREEMPTION_DAYS = 30
 

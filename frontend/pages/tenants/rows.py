@@ -6,13 +6,12 @@ from typing import Any
 
 from frontend.live.topics import Topic, key_by
 from frontend.pages.queue import rows as queuerows
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import Row, prepared
 from gpusched.lib.times import rfc3339
 from scheduling.status import cluster
 from tenants.api.tenants import represent_tenants
 from tenants.billing import budgets
 
-Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
 _NONE = {"jobs_waiting": 0, "jobs_asking": 0}
 # All waiting jobs, and those that only wait for GPUs.

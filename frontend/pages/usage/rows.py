@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+from gpusched.lib.db.sql import Row
 from nodes.telemetry import samples
 from tenants.billing import usage_report
 
-Row = dict[str, Any]
 BY = ("tenant", "user", "model")
 # The number of keys with their own colour; the rest is summed.
 MAX_IN_CHART = 7

@@ -24,6 +24,7 @@ from gpusched.lib.db.fence import needs_transaction
 
 T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any]
+Row = dict[str, Any]  # by column name
 
 
 _JSONB = 3802  # PostgreSQL's type number; Django's connections return jsonb as text
@@ -31,14 +32,14 @@ _JSONB = 3802  # PostgreSQL's type number; Django's connections return jsonb as 
 _is_repeatable = ContextVar("_is_repeatable", default=False)
 
 
-def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
+def query(sql: str, params: Params = ()) -> list[Row]:
     """Run a statement. Return its rows by column name, [] for a statement without rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return _by_name(cursor)
 
 
-def prepared(sql: str, params: Params = ()) -> list[dict[str, Any]]:
+def prepared(sql: str, params: Params = ()) -> list[Row]:
     """Run a frequent statement as a prepared one: PostgreSQL plans it once per connection, which is half of its work.
 
     Django's own cursors put the parameters into the text, so that no two statements are equal. A plan that a migration
@@ -82,7 +83,7 @@ def _as_tuples(cursor: Any) -> list[tuple[Any, ...]]:
     return records
 
 
-def _by_name(cursor: Any) -> list[dict[str, Any]]:
+def _by_name(cursor: Any) -> list[Row]:
     result = cursor.pgresult  # cheaper than `description`, which describes each column in full
     if result is None or not result.nfields:
         return []
