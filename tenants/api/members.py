@@ -12,9 +12,8 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import TenantMember
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role
-from tenants.api.tenants import find_tenant
+from tenants.api.tenants import find_tenant, owned_tenant
 from tenants.auth.identity import identity
-from tenants.models import Tenant
 from tenants.people import members
 
 
@@ -43,7 +42,7 @@ class Members(APIView):
     def post(self, request: Request, name: str) -> Response:
         """`user` is the name of an account that may log in; `role`: `viewer`, `member` or `owner`. 409
         `already_member`, or `managed_by_provider` if the identity provider manages it."""
-        tenant = _owned(request, name)
+        tenant = owned_tenant(request, name)
         fields = read_body(request, NewMember)
         if "\x00" in fields.user:
             raise invalid([FieldError("user", "invalid_character", "must not contain a NUL character")])
@@ -58,19 +57,12 @@ class OneMember(APIView):
     def patch(self, request: Request, name: str, username: str) -> Response:
         """Applies from the next request on. The last owner cannot change (409 `last_owner`); the role of a service
         account comes with its tokens (409 `service_account`)."""
-        tenant = _owned(request, name)
+        tenant = owned_tenant(request, name)
         return Response(members.set_role(tenant, username, read_body(request, MemberRole).role))
 
     @documented("Remove a member", tag="tenants", who="owner", status=204, refusals=(400, 401, 403, 404, 409))
     def delete(self, request: Request, name: str, username: str) -> Response:
         """Applies from the next request on, also for tokens. Jobs continue, and owners can cancel them. The last owner
         cannot be removed (409 `last_owner`)."""
-        members.remove(_owned(request, name), username)
+        members.remove(owned_tenant(request, name), username)
         return Response(status=204)
-
-
-def _owned(request: Request, name: str) -> Tenant:
-    caller = identity(request)
-    tenant = find_tenant(name, caller)
-    caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-    return tenant

@@ -11,7 +11,7 @@ from gpusched.protocol.rest.access import Secret
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role
 from tenants import secrets
-from tenants.api.tenants import find_tenant
+from tenants.api.tenants import find_tenant, owned_tenant
 from tenants.auth.identity import identity
 
 
@@ -47,19 +47,12 @@ class OneSecret(APIView):
         """201 for a new name, 200 for a new value, which attempts get that start from now on. `value` is text of at
         most 64 KiB, not empty, without control characters other than tabs and line ends. A tenant has at most 64
         secrets. A name has 1 to 100 letters, digits, `.`, `_` and `-`, and does not start with a dot."""
-        caller = identity(request)
-        tenant = find_tenant(name, caller)
-        caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-        represented, is_new = secrets.set_secret(
-            tenant, secret, read_body(request, SecretValue).value, actor=caller.username
-        )
+        tenant, actor = owned_tenant(request, name), identity(request).username
+        represented, is_new = secrets.set_secret(tenant, secret, read_body(request, SecretValue).value, actor=actor)
         return Response(represented, status=201 if is_new else 200)
 
     @documented("Delete a secret of a tenant", tag="tenants", who="owner", status=204)
     def delete(self, request: Request, name: str, secret: str) -> Response:
         """Jobs that name it and are placed afterwards end as `launch_failed`."""
-        caller = identity(request)
-        tenant = find_tenant(name, caller)
-        caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-        secrets.delete_secret(tenant, secret, actor=caller.username)
+        secrets.delete_secret(owned_tenant(request, name), secret, actor=identity(request).username)
         return Response(status=204)

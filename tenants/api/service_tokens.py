@@ -14,11 +14,10 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import IssuedServiceToken, RevokedServiceToken, ServiceToken
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role, Scope
-from tenants.api.tenants import find_tenant
+from tenants.api.tenants import owned_tenant
 from tenants.api.tokens import represent_token, require_days
 from tenants.auth import service_tokens
 from tenants.auth.identity import identity
-from tenants.models import Tenant
 
 
 class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +34,7 @@ class ServiceTokens(APIView):
     @documented("List the tokens of a tenant's programs", tag="tokens", who="owner", answer=Page[ServiceToken])
     def get(self, request: Request, name: str) -> Response:
         """In the format of your own tokens, with the account's `user`."""
-        tenant = _owned(request, name)
+        tenant = owned_tenant(request, name)
         items = [
             {**represent_token(token), "user": token.user.username} for token in service_tokens.list_tokens(tenant)
         ]
@@ -57,7 +56,7 @@ class ServiceTokens(APIView):
         `expires_in_days` null: never. A second token of a name is for rotation: all tokens of a name have one role, and
         another role is 409 `role_differs` while one of them is active. Unlike other tokens, it can outlive the token
         that created it, and is not revoked with it."""
-        tenant = _owned(request, name)
+        tenant = owned_tenant(request, name)
         fields = read_body(request, NewServiceToken)
         if not fields.scopes:
             raise invalid([FieldError("scopes", "required", "at least one")])
@@ -77,12 +76,5 @@ class OneServiceToken(APIView):
     )
     def delete(self, request: Request, name: str, token_id: int) -> Response:
         """`also_revoked`: the ids of those created with it."""
-        token, also_revoked = service_tokens.revoke(_owned(request, name), token_id)
+        token, also_revoked = service_tokens.revoke(owned_tenant(request, name), token_id)
         return Response({**represent_token(token), "user": token.user.username, "also_revoked": also_revoked})
-
-
-def _owned(request: Request, name: str) -> Tenant:
-    caller = identity(request)
-    tenant = find_tenant(name, caller)
-    caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-    return tenant

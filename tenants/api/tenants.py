@@ -18,6 +18,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.cluster import EditedQuota, Quota
 from gpusched.protocol.rest.cluster import Tenant as TenantData
 from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.states import Role
 from tenants.auth.identity import Identity, identity
 from tenants.models import Tenant
 from tenants.tenancy import rename, tenants
@@ -112,6 +113,14 @@ def find_tenant(name: str, caller: Identity) -> Tenant:
     tenant = Tenant.objects.filter(name=name).first() if "\x00" not in name else None
     if tenant is None or not caller.sees(tenant.pk):
         raise not_found(f"tenant '{name[:63]}'")
+    return tenant
+
+
+def owned_tenant(request: Request, name: str) -> Tenant:
+    """Return the tenant. 404 as `find_tenant`, 403 if the caller is not an owner."""
+    caller = identity(request)
+    tenant = find_tenant(name, caller)
+    caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
     return tenant
 
 
