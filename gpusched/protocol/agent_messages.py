@@ -17,6 +17,18 @@ def rank_key(job_id: int, attempt: int, rank: int) -> str:
     return f"{job_id}.{attempt}.{rank}"
 
 
+RankKey = tuple[int, int, int]
+
+
+def parse_rank_key(text: str) -> RankKey | None:
+    """Parse `7.3.0` into (7, 3, 0). Return None for anything else."""
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        return None
+    job, attempt, rank = map(int, parts)
+    return (job, attempt, rank) if attempt < 2**31 and rank < 2**31 else None
+
+
 class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
     """A device's properties, which change only with the hardware. None: not reported by the driver. `nvlink_island`:
     devices of a node with the same number are connected by NVLink, directly or through others; None also: connected to

@@ -15,12 +15,11 @@ from gpusched.lib.api.rest import decode
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
 from gpusched.lib.limits import MAX_LOG_BYTES
-from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
+from gpusched.protocol.agent_messages import Join, LogAnswer, Sync, parse_rank_key
 from gpusched.protocol.job_request import FieldError
 from jobs.logs import store
 from nodes.agents.sync import process_leniently
 from nodes.inventory.join import authenticate, join_node, token_of
-from nodes.ranks import rank_end
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ def sync(request: HttpRequest) -> msgspec.Struct:
 def append_log(request: HttpRequest) -> msgspec.Struct:
     """Append a piece of a rank's log. 404 if the rank was never on this node: the agent may drop its log."""
     node_id = _node(request)
-    key = rank_end.parse_rank_key(request.GET.get("key", ""))
+    key = parse_rank_key(request.GET.get("key", ""))
     offset = request.GET.get("offset", "")
     if key is None or not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise invalid([FieldError("key", "invalid", "needs key=JOB.ATTEMPT.RANK and offset=BYTES")])

@@ -12,12 +12,12 @@ from gpusched import tracing
 from gpusched.json_log import job_fields
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import columns, execute, prepared, query, retry_atomic
-from gpusched.protocol.agent_messages import Desired, Ended, Report, Signal, Started, Sync, rank_key
+from gpusched.protocol.agent_messages import Desired, Ended, RankKey, Report, Signal, Started, Sync
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
 from nodes.inventory import copies, removal, rotation
 from nodes.ranks import agent_clock, checkpoints, fault_attribution, rank_end
-from nodes.ranks.desired_state import desired, live_ranks
+from nodes.ranks.desired_state import desired, key_of, live_ranks
 from nodes.ranks.pending_signals import pending_signals
 from nodes.telemetry import readings as telemetry
 
@@ -182,15 +182,11 @@ def _answer(orders: Desired, signals: list[Signal], sync: Sync, missing: list[st
     )
 
 
-def _key(row: dict[str, Any]) -> str:
-    return rank_key(row["job_id"], row["number"], row["rank"])
-
-
 def _absent(rows: list[dict[str, Any]], sync: Sync) -> list[str]:
     """Return the ranks that run by the database and that the agent does not list. After a restore, the agent may have
     reported their ends to the database as it was later, and reports them again."""
     running = set(sync.running)
-    return [key for row in rows if row["state"] == RankState.RUNNING and (key := _key(row)) not in running]
+    return [key for row in rows if row["state"] == RankState.RUNNING and (key := key_of(row)) not in running]
 
 
 def _bring_back(away: list[int], latest: Mapping[int, Sync]) -> dict[int, str]:
@@ -208,14 +204,14 @@ def _bring_back(away: list[int], latest: Mapping[int, Sync]) -> dict[int, str]:
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
     """Return whether no process of an ended attempt is left on the node."""
     ended = {report.key for report in sync.reports if isinstance(report, Ended)}
-    return set(sync.running) - ended <= {_key(row) for row in rows}
+    return set(sync.running) - ended <= {key_of(row) for row in rows}
 
 
 def _record_limits(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
     """Record which version of a changed time limit is in force for each rank, as its agent reports it. Never a version
     that does not exist, nor an older one than recorded."""
     versions = [
-        (row["id"], min(latest[node_id].limits.get(_key(row), 0), row["limit_version"]), row["limit_in_force"])
+        (row["id"], min(latest[node_id].limits.get(key_of(row), 0), row["limit_version"]), row["limit_in_force"])
         for node_id, rows in rows_of.items()
         if latest[node_id].limits
         for row in rows
@@ -232,7 +228,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
     """End ranks that their agents have not listed for MISSING_SECONDS, as a node fault. Return these nodes."""
     absent: list[int] = []
     present: list[int] = []
-    by_id: dict[int, tuple[rank_end.RankKey, int]] = {}
+    by_id: dict[int, tuple[RankKey, int]] = {}
     for node_id, rows in rows_of.items():
         running = set(latest[node_id].running)
         for row in rows:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from gpusched.lib.db.sql import columns
 from gpusched.lib.db.sql import rows as read
+from gpusched.protocol.agent_messages import parse_rank_key
 from jobs.lifecycle import attempts
 from nodes.ranks.agent_clock import parse_time
-from nodes.ranks.rank_end import parse_rank_key
 
 _SAVES = """
     SELECT s.attempt_id, u.at

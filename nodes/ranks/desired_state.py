@@ -51,7 +51,7 @@ def desired(
         row["id"]
         for node_id, rows in rows_of.items()
         for row in rows
-        if _is_to_run(row) and _key(row) not in sent_runs.get(node_id, ())
+        if _is_to_run(row) and key_of(row) not in sent_runs.get(node_id, ())
     ]
     specs = _specs(to_run) if to_run else {}
     answers = {}
@@ -60,7 +60,7 @@ def desired(
         assigned = set()
         size = 0  # of all run orders, sent or not
         for row in rows:
-            key = _key(row)
+            key = key_of(row)
             assigned.add(key)
             if row["id"] in specs:
                 # Always send the first order, however large; the next answers carry the others.
@@ -79,7 +79,8 @@ def desired(
     return answers
 
 
-def _key(row: dict[str, Any]) -> str:
+def key_of(row: dict[str, Any]) -> str:
+    """Return the rank key of an assignment."""
     return rank_key(row["job_id"], row["number"], row["rank"])
 
 
@@ -94,7 +95,7 @@ def _is_to_run(row: dict[str, Any]) -> bool:
 
 def _limit(row: dict[str, Any], agent_versions: Mapping[str, int]) -> Limit | None:
     """Return the time limit if it changed after the rank's run order and the agent does not have it yet."""
-    key, version = _key(row), row["limit_version"]
+    key, version = key_of(row), row["limit_version"]
     if version <= agent_versions.get(key, 0) or row["max_runtime_seconds"] is None or row["attempt"] != row["number"]:
         return None
     return Limit(key=key, version=version, max_runtime_seconds=row["max_runtime_seconds"])

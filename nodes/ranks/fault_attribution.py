@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from gpusched.lib.db.sql import Row, columns, query
 from gpusched.protocol import xids
-from gpusched.protocol.agent_messages import Ended, Reading, Report
+from gpusched.protocol.agent_messages import Ended, Reading, Report, parse_rank_key
 from gpusched.protocol.reasons import EndReason
-from nodes.ranks.rank_end import parse_rank_key
 
 _DEVICES = """
     SELECT s.node_id, s.job_id, s.number, s.rank, d.uuid, d.index, d.health, d.health_note,

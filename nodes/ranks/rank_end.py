@@ -10,7 +10,7 @@ from typing import Any
 
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import columns, prepared
-from gpusched.protocol.agent_messages import Ended, Report, Started
+from gpusched.protocol.agent_messages import Ended, RankKey, Report, Started, parse_rank_key
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
 from jobs.lifecycle.attempt_end import AttemptOutcome, exit_class
@@ -20,7 +20,6 @@ from nodes.health import device_health, missing_users
 from nodes.ranks.agent_clock import parse_time, run_seconds
 from tenants.billing import ledger
 
-RankKey = tuple[int, int, int]
 PEAKS = ("rank", "process")
 MAX_INT, MAX_LOG_BYTES = (1 << 31) - 1, 1 << 60
 
@@ -44,15 +43,6 @@ class RankEnd:
     peak_memory_of: str | None = None
     lasted_seconds: float | None = None
     leftovers: Mapping[str, str] = field(default_factory=dict)
-
-
-def parse_rank_key(text: str) -> RankKey | None:
-    """Parse `7.3.0` into (7, 3, 0). Return None for anything else."""
-    parts = text.split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
-        return None
-    job, attempt, rank = map(int, parts)
-    return (job, attempt, rank) if attempt < 2**31 and rank < 2**31 else None
 
 
 def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:

@@ -101,12 +101,12 @@ def _stop_on_lost_devices() -> list[int]:
     return stopped
 
 
-# A node may send messages each second and still start nothing: its disk is full, its launcher hangs, or it takes the
-# order for an older one. Without this, such a job would never end.
 # A node needs a moment to report that it never started a rank; after this time its rank ends without that report.
 STOP_SECONDS = 60.0
 # Counts only while the server could reach agents without a break: orders and reports use the same connection.
 _SINCE = "greatest({since}, (SELECT l.since FROM nodes_listenerlease l WHERE l.id = 1)) < clock_timestamp()"
+# A node may send messages each second and still start nothing: its disk is full, its launcher hangs, or it takes the
+# order for an older one. Without this, such a job would never end.
 _UNSTARTED = f"""
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node
       FROM nodes_assignment s JOIN jobs_attempts a ON a.id = s.attempt_id
