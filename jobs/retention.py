@@ -216,11 +216,5 @@ _LOGS = """
 def _drop_logs(logs: store.Deletion, ids: list[int], *, is_latest_kept: bool) -> list[int]:
     """Delete logs of locked jobs before the rows that name them: if this process dies, no log stays without a row.
     Return the jobs whose logs could be deleted."""
-    attempts = query(_LOGS, [ids, is_latest_kept])
-    kept = [row for row in attempts if not logs.of_attempt(row["job_id"], row["number"], row["ranks"])]
-    execute(
-        "UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])",
-        [[row["id"] for row in attempts if row not in kept]],
-    )
-    failed = {row["job_id"] for row in kept}
+    failed = {row["job_id"] for row in logs.of_attempts(query(_LOGS, [ids, is_latest_kept]))}
     return [job_id for job_id in ids if job_id not in failed]

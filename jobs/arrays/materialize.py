@@ -12,6 +12,7 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState
 from jobs.lifecycle import array_states, states
 from jobs.lifecycle.array_states import UNFINISHED
+from jobs.listing.representation import elements_by_state
 
 
 @dataclass
@@ -109,13 +110,9 @@ def end_finished_arrays() -> list[int]:
 def end_arrays(array_ids: Iterable[int]) -> list[int]:
     """End those of the arrays whose elements have all ended. Return their ids."""
     ids = sorted(array_ids)
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
+    states.lock_jobs(ids)
     finished = query(f"{_ALL_ENDED} AND a.id = ANY(%s)", [ids])  # read again now that they are locked
-    counts: dict[int, dict[str, int]] = {}
-    for row in query(
-        "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state", [ids]
-    ):
-        counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
+    counts = elements_by_state(ids)
     ended = [_final_state(row, counts.get(row["id"], {})) for row in finished]
     if ended:
         array_states.end(ended)

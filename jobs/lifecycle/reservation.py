@@ -2,10 +2,11 @@
 
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
+from jobs.lifecycle.array_states import UNFINISHED
 
-_LEAVE = """
+_LEAVE = f"""
     UPDATE jobs_job SET reservation = NULL
-     WHERE reservation = %s AND state IN ('pending', 'held', 'scheduled', 'running', 'stopping')
+     WHERE reservation = %s AND state IN {UNFINISHED}
        AND (attempt > 0 OR %s) RETURNING id
 """
 

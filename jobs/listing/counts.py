@@ -1,7 +1,7 @@
 """The SQL conditions of a waiting job, and the number of jobs by state, in which each element of an array counts."""
 
 from gpusched.lib.db.sql import query
-from gpusched.protocol.states import FINAL
+from jobs.listing.tally import FINAL_STATES
 
 # Rows of jobs_job as j: jobs that wait, and arrays of which some elements do.
 WAITS = """(j.state IN ('pending', 'held')
@@ -9,11 +9,10 @@ WAITS = """(j.state IN ('pending', 'held')
 # The number of jobs that such a row stands for.
 WEIGHT = "coalesce(jobs_numbers(j.array_waiting), 1)"
 
-_FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
 # Worded as the index of unfinished jobs. Triggers have counted the finished ones (jobs/listing/tally.py).
 _BY_STATE = f"""
     SELECT state, sum(n)::bigint AS n FROM (
-        SELECT state, count(*) AS n FROM jobs_job WHERE NOT (state IN ({_FINAL})) GROUP BY state
+        SELECT state, count(*) AS n FROM jobs_job WHERE NOT (state IN ({FINAL_STATES})) GROUP BY state
          UNION ALL
         SELECT word, n FROM jobs_tally WHERE kind = 'job'
          UNION ALL

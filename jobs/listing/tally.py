@@ -9,18 +9,19 @@ from django.db import models
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import FINAL
 
-_FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
+# For IN in SQL.
+FINAL_STATES = ", ".join(f"'{state}'" for state in sorted(FINAL))
 # Subtracts the old rows and adds the new ones; the rest cancels out. No join, for the reason in jobs/models.py.
 _ADD = "INSERT INTO jobs_tally (kind, word, n) SELECT"
 _JOBS_CHANGED = f"""
     {_ADD} 'job', c.state, sum(c.n) FROM (
-        SELECT state, 1 AS n FROM new_jobs WHERE state IN ({_FINAL})
-         UNION ALL SELECT state, -1 FROM old_jobs WHERE state IN ({_FINAL})) c
+        SELECT state, 1 AS n FROM new_jobs WHERE state IN ({FINAL_STATES})
+         UNION ALL SELECT state, -1 FROM old_jobs WHERE state IN ({FINAL_STATES})) c
      GROUP BY c.state HAVING sum(c.n) <> 0;
     RETURN NULL;
 """
 _JOBS_DELETED = f"""
-    {_ADD} 'job', state, -count(*) FROM old_jobs WHERE state IN ({_FINAL}) GROUP BY state;
+    {_ADD} 'job', state, -count(*) FROM old_jobs WHERE state IN ({FINAL_STATES}) GROUP BY state;
     RETURN NULL;
 """
 _ATTEMPTS_ENDED = f"""
@@ -53,7 +54,7 @@ OF_JOBS = (
     # For rows that are inserted finished, such as an import. For others PostgreSQL checks only the condition.
     pgtrigger.Trigger(
         name="tally_inserted", when=pgtrigger.After, operation=pgtrigger.Insert,
-        condition=pgtrigger.Condition(f"NEW.state IN ({_FINAL})"),
+        condition=pgtrigger.Condition(f"NEW.state IN ({FINAL_STATES})"),
         func=f"{_ADD} 'job', NEW.state, 1; RETURN NULL;",
     ),
 )  # fmt: skip

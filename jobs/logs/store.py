@@ -5,13 +5,14 @@ writes raise a 503 while the storage fails."""
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.core.files.storage import Storage, storages
 
-from gpusched.lib.db.sql import columns, execute, query
+from gpusched.lib.db.sql import Row, execute, query
 from gpusched.lib.storage import storage_errors
 from jobs.logs import chunks
 from jobs.logs.files import LogFiles
@@ -95,9 +96,8 @@ def drop_old(days: float, seconds: float = DROP_SECONDS) -> int:
     after all others are deleted."""
     until, after, count, deletion = time.monotonic() + seconds, 0, 0, Deletion()
     while days and time.monotonic() < until and (old := query(_EXPIRED, [after, days * 86400, DROP_BATCH])):
-        dropped = [row for row in old if deletion.of_attempt(row["job_id"], row["number"], row["ranks"])]
-        ids, after = columns([(row["id"],) for row in dropped], 1), old[-1]["id"]
-        count += execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", ids)
+        count += len(old) - len(deletion.of_attempts(old))
+        after = old[-1]["id"]
     deletion.raise_failure()
     return count
 
@@ -110,8 +110,19 @@ class Deletion:
         self._failure: Exception | None = None
         self._in_a_row = 0
 
-    def of_attempt(self, job_id: int, attempt: int, ranks: int) -> bool:
-        """Delete the logs of an attempt. Return False if one could not be deleted."""
+    def of_attempts(self, attempts: Sequence[Row]) -> list[Row]:
+        """Delete the logs of attempts and record it. Return those of which a log could not be deleted."""
+        dropped: list[int] = []
+        kept: list[Row] = []
+        for row in attempts:
+            if self._of_attempt(row["job_id"], row["number"], row["ranks"]):
+                dropped.append(row["id"])
+            else:
+                kept.append(row)
+        execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", [dropped])
+        return kept
+
+    def _of_attempt(self, job_id: int, attempt: int, ranks: int) -> bool:
         try:
             for rank in range(ranks):
                 drop(job_id, attempt, rank)
