@@ -9,7 +9,7 @@ from math import ceil, floor
 from string import Formatter
 
 from gpusched.protocol.exits import CLAUSES, NEXT_STEPS
-from gpusched.protocol.times import format_duration
+from gpusched.protocol.times import TIMESTAMP, format_duration
 
 Evidence = Mapping[str, str | int | float | bool | None]
 
@@ -258,9 +258,6 @@ CHANGES: dict[str, str] = {
 }
 
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-
-
 class _Gaps(dict[str, object]):
     def __missing__(self, key: str) -> str:
         return "?"
@@ -323,7 +320,7 @@ def _in_words(value: object) -> object:
     """Format a value of the evidence for a sentence: "2030-01-31 08:00:00 UTC", and 90 instead of 90.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if not (isinstance(value, str) and _TIME.fullmatch(value)):
+    if not (isinstance(value, str) and TIMESTAMP.fullmatch(value)):
         return value
     return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 

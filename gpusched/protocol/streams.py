@@ -22,7 +22,6 @@ WINDOW_BYTES = 448 << 10
 MAX_DATA_BYTES = 64 << 10
 # A receiver returns credit in few frames, long before the sender runs out of it.
 CREDIT_BYTES = WINDOW_BYTES // 4
-MAX_STREAM_ID = (1 << 32) - 1
 # With the folder (gpusched/agent/rank_files/socket_dir.py) the path stays within the kernel's 107 bytes.
 SOCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}\Z")
 _HEAD = struct.Struct("!IB")
@@ -50,7 +49,6 @@ class Reason(StrEnum):
     AGENT_LOST = "agent_lost"
     SERVER_LOST = "server_lost"  # a web process in between ended
     CLOSED = "closed"  # the opener left
-    NOT_ALLOWED = "not_allowed"  # the opener lost the right
     VIOLATION = "violation"  # of this protocol
     FAILED = "failed"  # a defect; the log has it
 

@@ -1,10 +1,13 @@
 """Times and durations in sentences."""
 
+import re
 from collections.abc import Callable
 from math import floor
 
 # A time within a sentence; pages show it in the reader's time zone.
 MOMENT = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z| UTC))"
+# A time as REST and evidence have it.
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 

@@ -1,12 +1,12 @@
 """Details of tenants: GPUs by model against limits, members, preemptions and the history of edits."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from gpusched.lib.db.sql import Row, query
 from gpusched.lib.times import parsed, readable
+from gpusched.protocol.times import TIMESTAMP
 from tenants.auth.identity import Identity
 from tenants.billing.rates import matches_model
 from tenants.tenancy import names
@@ -143,14 +143,11 @@ def _changes(row: Row) -> list[tuple[str, Any, Any]]:
     return [(name, _in_words(previous.get(name)), _in_words(current.get(name))) for name in names]
 
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-
-
 def _in_words(value: Any) -> Any:
     """Format a recorded value; None stays None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str) and _TIME.fullmatch(value):
+    if isinstance(value, str) and TIMESTAMP.fullmatch(value):
         return readable(parsed(value))
     if isinstance(value, dict):
         return ", ".join(f"{name}: {inner}" for name, inner in value.items()) or None
