@@ -34,8 +34,7 @@ _IS_USED = """
         OR EXISTS (SELECT 1 FROM serving_replica WHERE ended_at IS NULL)
         OR EXISTS (SELECT 1 FROM serving_inferencerequest)
 """
-# Only those of the OpenAI API wait in the web process that has their request.
-_HAS_CLIENTS = "SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE protocol = 'openai' AND state <> 'removed')"
+_SERVES_OPENAI = "SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE protocol = 'openai' AND state <> 'removed')"
 # Only the host with its agent reaches a replica for certain: other web processes may be on other hosts.
 _IS_LOCAL = """EXISTS (
            SELECT 1 FROM nodes_ranks k
@@ -115,6 +114,11 @@ def is_used() -> bool:
     return bool(rows(_IS_USED)[0][0])
 
 
+def serves_openai() -> bool:
+    """Return whether there are endpoints of the OpenAI API."""
+    return bool(rows(_SERVES_OPENAI)[0][0])
+
+
 def renew_lease(dispatcher: int) -> bool:
     """Keep the requests and replicas of this web process its own. Return whether it had been silent: then the database
     was away, or this machine slept, and the others have yet to renew their leases as well."""
@@ -135,7 +139,7 @@ def keep_queue(*, judges_others: bool = True) -> None:
     if judges_others:
         if endpoints := claims.return_of_silent(SILENT_SECONDS):
             events.changed("endpoints", endpoints)
-        if rows(_HAS_CLIENTS)[0][0]:
+        if serves_openai():  # only its clients wait in the web process that has their request
             ended += endings.end_abandoned(SILENT_SECONDS)
     for row in query(
         "SELECT id FROM serving_endpoint e WHERE state = %s AND EXISTS (SELECT 1 FROM serving_inferencerequest r"

@@ -4,15 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import columns, execute, query, rows
+from gpusched.lib.db.sql import columns, execute, query
 from serving.openai import rights
 from serving.requests import endings
-from serving.upkeep import SILENT_SECONDS, save_speeds
+from serving.upkeep import SILENT_SECONDS, save_speeds, serves_openai
 from tenants.auth.page_access import Credential
 
 # A request in progress whose web process knows nothing of it has lost its answer somewhere: its place must not be lost.
 UNKNOWN_SECONDS = 60.0
-_IS_USED = "SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE protocol = 'openai' AND state <> 'removed')"
 # A job that was preempted or requeued must answer a probe again.
 _RELEASE_STOPPED = """
     UPDATE serving_replica r SET dispatcher = NULL
@@ -74,7 +73,7 @@ def keep_up(
     """Record what this process has learned (see Measurements), and end its requests that it does not know of, and those
     of `unchecked` whose callers have lost the right to them. Return the jobs of replicas that do not run yet, and the
     replicas on these nodes that must be probed."""
-    if not rows(_IS_USED)[0][0]:
+    if not serves_openai():
         return frozenset(), []
     save_speeds(learned)
     if ended:
