@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.jobs.queue import Watch
 from gpusched.cli.terminal import messages, output, screen
 from gpusched.cli.terminal.group import confirm, for_each, group
@@ -192,7 +193,7 @@ def uncordon(ctx: typer.Context, names: Names) -> None:
 def remove(
     ctx: typer.Context,
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove nodes for good; their history stays.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.jobs import arrays, explain_text
 from gpusched.cli.jobs.queue import Watch
 from gpusched.cli.terminal import messages, output, screen
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _COLUMNS: "tuple[Column[Job], ...]" = (
     Column("ID", lambda job: job.id),
@@ -152,7 +152,7 @@ def cancel(
     ctx: typer.Context,
     job_ids: JobIds,
     part: Annotated[str | None, typer.Option("--elements", help="Only these elements of an array, like 3-7,9.")] = None,
-    yes: Yes = False,
+    yes: YesOption = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
     """Cancel waiting or running jobs.
@@ -204,7 +204,9 @@ def release(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = For
     _perform(ctx, job_ids, form, lambda client, job_id: client.release(job_id))
 
 
-def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
+def requeue(
+    ctx: typer.Context, job_ids: JobIds, yes: YesOption = False, form: output.OutputOption = Format.TABLE
+) -> None:
     """Stop live jobs and put them back into the queue.
 
     \b

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
 from gpusched.cli.terminal.output import Column, Format
@@ -198,7 +199,7 @@ def rotate(ctx: typer.Context, webhook: int, form: output.OutputOption = Format.
 def remove(
     ctx: typer.Context,
     route: int,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove a route or webhook with its deliveries.
 

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import TenantOption
 from gpusched.cli.reservations.durations import seconds_of
-from gpusched.cli.reservations.reserve import GpusOption, MemoryOption, ModelOption, TenantOption
+from gpusched.cli.reservations.reserve import GpusOption, MemoryOption, ModelOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import for_each, group
 from gpusched.cli.terminal.output import Format

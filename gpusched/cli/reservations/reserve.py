@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import TenantOption, YesOption
 from gpusched.cli.reservations.durations import seconds_of
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, for_each, group
@@ -19,10 +20,6 @@ app = group("Book GPUs for a time: only your tenant uses them then, and other jo
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", min=1, help="How many GPUs.")]
 ForOption = Annotated[
     str | None, typer.Option("--for", help="How long, like 90m, 2h or 1d12h.", metavar="DURATION", show_default=False)
-]
-TenantOption = Annotated[
-    str | None,
-    typer.Option("--tenant", "-t", help="The tenant; required only if you belong to several.", show_default=False),
 ]
 ModelOption = Annotated[
     str | None, typer.Option("--gpu-model", help="Accepted models, such as 'A100|H100'.", show_default=False)
@@ -196,7 +193,7 @@ def cancel(
     ctx: typer.Context,
     reservation_ids: list[int],
     series: Annotated[bool, typer.Option("--series", help="Also the later occurrences.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Cancel reservations.
 

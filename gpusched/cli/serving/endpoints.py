@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpusched.cli.flags.options import TenantOption, YesOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, for_each, group
 from gpusched.cli.terminal.output import Column, Format
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.serving import EndpointData
 
 app = group("Serve models: each endpoint queues requests, batches them, and starts and stops its replicas.")
-TenantOption = Annotated[
-    str | None,
-    typer.Option("--tenant", "-t", help="The tenant; required only if you belong to several.", show_default=False),
-]
 WarmUpOption = Annotated[
     str | None,
     typer.Option(
@@ -204,7 +201,7 @@ def remove(
     names: list[str],
     tenant: TenantOption = None,
     with_queue: Annotated[bool, typer.Option("--with-queue", help="Also if requests wait; they are refused.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove endpoints and stop their replicas.
 

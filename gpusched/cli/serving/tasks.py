@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpusched.cli.serving.endpoints import TenantOption
+from gpusched.cli.flags.options import TenantOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import for_each, group
 from gpusched.cli.terminal.output import Format

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
 from gpusched.cli.terminal.output import Column, Format
@@ -76,7 +77,7 @@ def remove(
     ctx: typer.Context,
     tenant: Tenant,
     user: User,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove a member (owners). The user's jobs continue. The last owner cannot be removed.
 

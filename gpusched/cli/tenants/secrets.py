@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import TenantOption, YesOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
 from gpusched.cli.terminal.output import Column, Format
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.access import Secret
 
 app = group("Set, list and delete the secrets of a tenant; its jobs use them by name.")
-TenantOption = Annotated[
-    str | None,
-    typer.Option("--tenant", "-t", help="The tenant; required only if you belong to several.", show_default=False),
-]
 
 _COLUMNS: "tuple[Column[Secret], ...]" = (
     Column("NAME", lambda s: s.name),
@@ -69,7 +66,7 @@ def delete(
     ctx: typer.Context,
     name: str,
     tenant: TenantOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete a secret; attempts that name it and start afterwards fail.
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
 from gpusched.cli.terminal.output import Column, Format
@@ -130,7 +131,7 @@ def archive(
     cancel_jobs: Annotated[
         bool, typer.Option("--cancel-jobs", help="Cancel its waiting jobs and stop its running jobs.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Archive a tenant: it accepts no jobs, and lists leave it out (admins). Its use and history stay.
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpusched.cli.flags.options import YesOption
 from gpusched.cli.tenants import passwords
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 app = group("Create, list and show accounts, disable and enable them, and set passwords.")
 Name = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Set this password, read from stdin (or a prompt).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _COLUMNS: "tuple[Column[User], ...]" = (
     Column("USER", lambda u: u.username),
@@ -112,7 +112,7 @@ def edit(
 
 
 @app.command()
-def disable(ctx: typer.Context, user: Name, yes: Yes = False) -> None:
+def disable(ctx: typer.Context, user: Name, yes: YesOption = False) -> None:
     """Disable an account: its logins, sessions and tokens are refused (admins). Its jobs continue.
 
     \b
@@ -144,7 +144,7 @@ def reset_password(
     user: Name,
     password_stdin: Stdin = False,
     keep_tokens: Annotated[bool, typer.Option("--keep-tokens", help="Do not revoke the user's tokens.")] = False,
-    yes: Yes = False,
+    yes: YesOption = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
     """Replace the password of another user and print a one-time password, which is shown only once (admins).
