@@ -16,8 +16,8 @@ from jobs.models import Attempt
 from nodes.telemetry import samples
 from scheduling.history import learning
 from tenants.billing import budgets
+from tests.api.calls import call
 from tests.api.operations import BODIES, complete
-from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.scheduling.history import ran
 from tests.tenants.test_usage import entry

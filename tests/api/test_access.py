@@ -1,13 +1,13 @@
 """Role × resource × verb as a matrix, and no way to learn that something of another tenant exists (A08). For other
 credentials see test_callers.py."""
 
-import msgspec
 import pytest
 from django.db import transaction
 from django.test import Client
 
 from gpusched.protocol.states import Role, Scope
 from tenants.tenancy.tenants import set_member
+from tests.api.calls import call
 from tests.api.operations import Stage, operations
 from tests.api.roles import CALLERS, DONE, WHO, expected
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
@@ -23,12 +23,6 @@ def nlp():
 @pytest.fixture
 def member(nlp):
     return make_member(nlp)
-
-
-def call(method, path, token, body=None):
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    raw = b"" if method == "GET" else msgspec.json.encode(body or {})
-    return Client().generic(method, path, raw, content_type="application/json", headers=headers)
 
 
 @pytest.mark.parametrize("caller", CALLERS)
@@ -59,11 +53,6 @@ def token_of(caller, stage):
 def test_documentation_lists_the_required_roles():
     """A08, A54: a new operation needs its line in the table; `who` is what docs/rest.md tells."""
     assert {operation.name: operation.who for operation in operations()} == WHO
-
-
-def methods_of(endpoint):
-    """Return the answer's code, as DRF names it."""
-    return set(endpoint.callback.cls().allowed_methods) - {"OPTIONS", "HEAD"}
 
 
 def test_foreign_id_answers_like_an_unknown_one():

@@ -8,15 +8,10 @@ import pytest
 from django.test import Client
 
 from jobs.logs import store
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import Role, Scope
 from tenants.models import ApiToken
 from tenants.tenancy.tenants import set_member
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db

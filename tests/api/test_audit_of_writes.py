@@ -12,8 +12,8 @@ from gpusched.lib.models import AuditEntry
 from gpusched.urls import api
 from jobs.models import JobEvent
 from serving.models import InferenceRequest
+from tests.api.calls import call, methods_of
 from tests.api.operations import PASSWORD
-from tests.api.test_access import call, methods_of
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -11,9 +11,9 @@ from django.db import transaction
 from gpusched.env import read
 from gpusched.protocol.states import Scope
 from gpusched.urls import api
+from tests.api.calls import methods_of
 from tests.api.hostile import check
 from tests.api.operations import Operation, Stage, contents, operations, writes
-from tests.api.test_access import methods_of
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db

@@ -4,21 +4,11 @@ import pytest
 
 from gpusched.lib.db.sql import execute
 from jobs.listing import job_list
-from tests.api.test_access import call
-from tests.factories import make_member, make_tenant, make_token, submit
+from tests.api.calls import call
+from tests.factories import make_token, submit
 
 pytestmark = pytest.mark.django_db
 DAYS = range(1, 29)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def member(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ test_conventions.py."""
 
 import pytest
 
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

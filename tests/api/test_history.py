@@ -12,7 +12,7 @@ from gpusched.lib.api.rest import encode_cursor
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.listing import representation
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Scope
 from jobs.models import Job, KeptAnswer
 from tenants.models import ApiToken, Tenant
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db

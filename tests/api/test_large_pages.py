@@ -6,7 +6,7 @@ import pytest
 
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.listing import job_list, representation
-from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 MIB = 1 << 20
@@ -21,16 +21,6 @@ def pages(caller, limit, **values):
         result.append([(len(row["script"]), row["id"]) for row in items])
         assert len(result) < 100
     return result
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def member(tenant):
-    return make_member(tenant)
 
 
 @pytest.mark.parametrize("is_compressible", [True, False])

@@ -10,8 +10,8 @@ import pytest
 
 from gpusched.client.calls.jobs import JobFilters
 from gpusched.lib.api.rest import encode_cursor
+from tests.api.calls import call
 from tests.api.every_operation import everything
-from tests.api.test_access import call
 from tests.factories import make_token, make_user
 
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,7 @@ from gpusched.lib.web.client_address import client_of, networks
 from scheduling.worker import tasks
 from tenants.auth import login_throttle
 from tenants.models import ApiToken, LoginAttempts
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_token, make_user
 
 pytestmark = pytest.mark.django_db

@@ -3,8 +3,8 @@
 import pytest
 from django.test import Client
 
+from tests.api.calls import call
 from tests.api.operations import Stage, operations
-from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db

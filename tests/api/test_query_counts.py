@@ -14,8 +14,8 @@ from jobs.submit import queue_limits
 from scheduling import admission
 from scheduling.cycle import request_shapes, tenants
 from tenants.models import TokenBucket
+from tests.api.calls import call
 from tests.api.operations import Operation, Stage, operations, writes
-from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

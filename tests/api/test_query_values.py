@@ -9,20 +9,10 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
 from gpusched.lib.db.sql import query
 from tenants.billing import usage_report
-from tests.api.test_access import call
-from tests.factories import make_member, make_tenant, make_token, submit
+from tests.api.calls import call
+from tests.factories import make_token, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def member(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

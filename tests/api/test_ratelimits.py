@@ -7,7 +7,7 @@ from django.test import Client
 from gpusched.env import read
 from gpusched.lib.api import rate_limits
 from gpusched.lib.api.rate_limits import Bucket
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token
 
 pytestmark = pytest.mark.django_db

@@ -6,7 +6,7 @@ from serving.endpoints import endpoints
 from serving.models import Endpoint
 from tenants import bucket_limits
 from tenants.models import TokenBucket
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_node, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ import pytest
 
 from deploy import check_api
 from deploy.check_api import Document, breaking, intended_breaks, previous_document
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.docs.reading import text_of
 
 COMMITTED: Document = json.loads(text_of("docs/openapi.json"))

@@ -14,7 +14,7 @@ from tenants.auth import tokens
 from tenants.models import ApiToken, Membership
 from tenants.people import users
 from tenants.tenancy import tenants
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from gpusched.env import SettingError, read
 from jobs.models import Job
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, now, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -23,3 +23,13 @@ def ours():
 @pytest.fixture
 def anna(ours):
     return make_member(ours, name="anna")
+
+
+@pytest.fixture
+def theirs():
+    return make_tenant("theirs")
+
+
+@pytest.fixture
+def zoe(theirs):
+    return make_member(theirs, name="zoe")

@@ -7,7 +7,7 @@ import pytest
 from jobs.models import Job
 from tests.factories import make_member, make_node, make_tenant, run_cycle
 from tests.frontend.browsing import browser, text_of
-from tests.jobs.test_arrays import ends, submit_array
+from tests.jobs.arrays import ends, submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,7 +14,7 @@ from serving.replicas.reconcile import reconcile
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user
 from tests.frontend.browsing import browser, carried, found, text_of
-from tests.serving.test_requests import ask, claim
+from tests.serving.requests import ask, claim
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PATH = "/endpoints/nlp/embed/"

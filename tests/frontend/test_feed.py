@@ -16,15 +16,10 @@ from jobs.logs import store
 from nodes.health import cordon
 from nodes.models import Allocation, Device, Node
 from nodes.models import Reading as Kept
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ALL = ("overview", "nodes", "strip", "queue", "jobs", "tenants")
-
-
-@pytest.fixture
-def theirs():
-    return make_tenant("theirs")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from gpusched.protocol.arrays import ArrayRequest
 from tests.factories import make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import PAGES, browser, text_of
-from tests.serving.test_requests import make_endpoint
+from tests.serving.requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,7 +11,7 @@ from gpusched.protocol.agent_messages import Reading
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import PAGES
-from tests.serving.test_requests import make_endpoint
+from tests.serving.requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,7 +9,7 @@ from frontend.pages.job import rows as jobrows
 from jobs.models import JobEvent
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
 from tests.frontend.test_viewer_topics import notices

@@ -12,20 +12,10 @@ from gpusched.protocol.reasons import Pending
 from jobs.actions import job_actions
 from jobs.models import Job
 from scheduling.status import cluster as scheduling
-from tests.factories import identity_for, make_member, make_tenant, submit
-from tests.jobs.test_arrays import submit_array
+from tests.factories import identity_for, submit
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def theirs():
-    return make_tenant("theirs")
-
-
-@pytest.fixture
-def zoe(theirs):
-    return make_member(theirs, name="zoe")
 
 
 def waits_for(job_id, code):

@@ -8,7 +8,7 @@ import pytest
 from gpusched.lib.db.sql import execute, query
 from tests.factories import FakeAgent, make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LATE = "interval '2 minutes 20 seconds'"

@@ -6,7 +6,7 @@ from django.test import Client
 from jobs.models import Job
 from tests.factories import make_member, make_node, make_tenant, make_user, submit
 from tests.frontend.browsing import browser
-from tests.serving.test_requests import make_endpoint
+from tests.serving.requests import make_endpoint
 
 pytestmark = pytest.mark.django_db
 

@@ -18,21 +18,11 @@ from jobs.models import Job
 from nodes.health import cordon, device_health
 from nodes.models import Device, Node
 from tenants.models import UsageEntry, UsageRefund
-from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.factories import identity_for, make_member, make_node, make_user, run_cycle, submit
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRETS = ("theirs", "zoe", "hidden")
-
-
-@pytest.fixture
-def theirs():
-    return make_tenant("theirs")
-
-
-@pytest.fixture
-def zoe(theirs):
-    return make_member(theirs, name="zoe")
 
 
 @pytest.fixture

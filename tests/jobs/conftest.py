@@ -1,8 +1,8 @@
-"""Fixtures: a tenant, a member of it, and the identity of the member."""
+"""Fixtures: a tenant, a member of it, the identity of the member, and a node."""
 
 import pytest
 
-from tests.factories import identity_for, make_member, make_tenant
+from tests.factories import identity_for, make_member, make_node, make_tenant
 
 
 @pytest.fixture
@@ -18,3 +18,8 @@ def user(tenant):
 @pytest.fixture
 def identity(user):
     return identity_for(user)
+
+
+@pytest.fixture
+def node():
+    return make_node(gpus=8)

@@ -6,7 +6,7 @@ import pytest
 from gpusched.lib.api import rest
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.job_request import JobRequest
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,7 +16,7 @@ from jobs.models import Job
 from scheduling.whatif import extend
 from tenants.auth.identity import Identity
 from tests.factories import identity_for, make_node, make_user, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CASES = [

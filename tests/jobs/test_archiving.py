@@ -12,7 +12,7 @@ from jobs.submit import bulk
 from jobs.submit.submit import submit as submit_request
 from scheduling.cycle import tenants
 from scheduling.engine.model import Policy
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from jobs.submit.submit import simulate
 from scheduling.status import cluster, metrics
 from scheduling.whatif import extend
 from tests.factories import make_node, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db
 

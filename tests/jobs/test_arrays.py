@@ -8,7 +8,6 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Run
-from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
 from jobs.actions import job_actions
 from jobs.arrays import materialize
@@ -17,12 +16,9 @@ from jobs.listing import representation
 from jobs.models import Job, JobEvent
 from scheduling.whatif.explain import explain
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.jobs.arrays import ends, submit_array
 
 pytestmark = pytest.mark.django_db
-
-
-def submit_array(user, tenant, count, max_parallel=None, **fields):
-    return submit(user, tenant, array=ArrayRequest(count=count, max_parallel=max_parallel), name="sweep", **fields)
 
 
 def represented(job_id):
@@ -32,11 +28,6 @@ def represented(job_id):
 def states(array_id):
     """Return {index: state} of the elements that are jobs."""
     return dict(Job.objects.filter(array_id=array_id).order_by("array_index").values_list("array_index", "state"))
-
-
-def ends(node, keys, code=0):
-    node.end(*keys, exit_code=code)
-    run_cycle()
 
 
 def test_array_is_one_row_until_elements_are_placed(user, tenant):

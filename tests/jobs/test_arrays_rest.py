@@ -7,7 +7,7 @@ from django.test import Client
 from jobs.actions import job_actions
 from jobs.models import Job
 from tests.factories import make_node, make_token, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db
 

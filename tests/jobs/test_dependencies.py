@@ -14,14 +14,9 @@ from jobs.actions import job_actions
 from jobs.models import Dependency, Job, JobEvent
 from scheduling.cycle import snapshot
 from scheduling.whatif import explain
-from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.factories import identity_for, make_member, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def node():
-    return make_node(gpus=8)
 
 
 @pytest.fixture

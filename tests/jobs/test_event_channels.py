@@ -5,7 +5,7 @@ from django.test import Client
 
 from gpusched.lib.db.sql import query
 from jobs.lifecycle import states
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -26,7 +26,7 @@ from jobs.events.log import Frontier, Reader, read
 from jobs.events.stream import EventStreams
 from tenants.auth import tokens
 from tenants.tenancy.rename import rename
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.docs.reading import text_of
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, submit
 

@@ -7,7 +7,7 @@ from jobs.actions import job_actions
 from jobs.listing import job_list
 from scheduling.status import cluster
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from jobs.listing.counts import by_state
 from jobs.logs import store
 from scheduling.cycle import run
 from scheduling.worker import tasks
-from tests.factories import identity_for, make_node, run_cycle, submit
+from tests.factories import identity_for, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABLES = ("jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "jobs_dependency", "nodes_assignment")
@@ -28,11 +28,6 @@ TABLES = ("jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "jobs_d
 @pytest.fixture(autouse=True)
 def data_dir(settings, tmp_path):
     settings.DATA_DIR = tmp_path
-
-
-@pytest.fixture
-def node():
-    return make_node(gpus=8)
 
 
 def set_retention(settings, jobs="", details=""):

@@ -11,14 +11,9 @@ from jobs.actions import job_actions
 from jobs.models import Job, JobEvent
 from jobs.submit import queue_limits
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
-from tests.jobs.test_arrays import submit_array
+from tests.jobs.arrays import submit_array
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def node():
-    return make_node(gpus=8)
 
 
 def retry(user, job_id):

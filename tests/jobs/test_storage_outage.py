@@ -17,7 +17,7 @@ from scheduling.worker import tasks
 from serving import payloads
 from serving.models import InferenceRequest
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
-from tests.serving.test_requests import make_endpoint
+from tests.serving.requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,9 +8,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
-from tests.api.test_access import call
+from tests.api.calls import call
+from tests.at_once import at_once
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
-from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db
 JOB = {"command": ["true"], "gpu_count": 1}

@@ -10,7 +10,7 @@ from jobs.listing import representation
 from nodes.models import Node
 from nodes.telemetry import readings
 from scheduling.whatif.explain import explain
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

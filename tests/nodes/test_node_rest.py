@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_node, make_token
 
 pytestmark = pytest.mark.django_db

@@ -17,9 +17,9 @@ from nodes.agents.replaced import ReplacedCredentials
 from nodes.inventory import join, removal, rotation
 from nodes.models import Node
 from tests.api.hostile_sockets import agent_hub, connected, until_closed
+from tests.at_once import at_once
 from tests.factories import FakeAgent, make_node
 from tests.nodes.test_hub_outages import is_answered, plain, send, socket_of
-from tests.races.test_constraints import at_once
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ from notifications import targets
 from notifications.models import CHOSEN_KINDS, Route
 from notifications.sending.sender import Sender
 from tenants.models import tenants
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 from tests.notifications.receiver import Receiver
 from tests.notifications.scenes import work

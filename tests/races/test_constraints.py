@@ -5,38 +5,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import IntegrityError, connection, transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from jobs.models import Attempt, Job
 from nodes.models import Allocation, Assignment, Device
 from tenants.billing import budgets
+from tests.at_once import at_once
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Run each work at once in a thread with its own connection. Return their results or exceptions."""
-    results: list[Any] = [None] * len(works)
-    gate = threading.Barrier(len(works))
-
-    def run(i: int, work: Callable[[], Any]) -> None:
-        gate.wait()
-        try:
-            results[i] = work()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            results[i] = error
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(i, work)) for i, work in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return results
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from jobs.events import log
 from jobs.events.log import Frontier, Reader, read
 from jobs.submit import queue_limits
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Join, NodeFacts
 from nodes.inventory import join
 from nodes.models import Node
-from tests.races.test_constraints import at_once
+from tests.at_once import at_once
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)

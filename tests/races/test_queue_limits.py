@@ -13,8 +13,8 @@ from jobs.actions import job_actions
 from jobs.models import Job
 from jobs.submit import queue_limits, queue_locks
 from jobs.submit.bulk import submit_all
+from tests.at_once import at_once
 from tests.factories import identity_for, make_member, make_tenant, submit
-from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FAR = "2099-01-01T00:00:00Z"

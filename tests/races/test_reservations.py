@@ -10,8 +10,8 @@ from psycopg.errors import DeadlockDetected, ExclusionViolation
 from gpusched.lib.api.problems import Problem
 from scheduling.reservations import recurrence
 from scheduling.reservations.tables import Reservation, ReservedDevice
+from tests.at_once import at_once
 from tests.factories import make_member, make_node, make_tenant
-from tests.races.test_constraints import at_once
 from tests.scheduling.reservations.booking import reserve
 
 pytestmark = pytest.mark.django_db(transaction=True)

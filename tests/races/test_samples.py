@@ -7,8 +7,8 @@ from django.utils import timezone
 
 from nodes.models import Device, GpuClock, Rollup, Sample
 from nodes.telemetry import samples
+from tests.at_once import at_once
 from tests.factories import make_node
-from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

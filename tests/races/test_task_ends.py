@@ -11,7 +11,7 @@ from gpusched.lib.db.sql import query
 from serving.requests import endings
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
 from tests.factories import make_member, make_tenant
-from tests.serving.test_requests import ask, claim, make_endpoint, state
+from tests.serving.requests import ask, claim, make_endpoint, state
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -24,9 +24,9 @@ from tenants.auth.login_throttle import ThrottledLogin
 from tenants.models import Membership, Tenant
 from tenants.people import members, users
 from tenants.tenancy import rename as renaming
+from tests.at_once import at_once
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
 from tests.factories import submit as submit_job
-from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TURNS = range(5)

@@ -13,14 +13,9 @@ from gpusched.protocol.states import Role
 from scheduling import admission
 from scheduling.cycle import free_nodes
 from tenants.tenancy.tenants import change_quota
-from tests.factories import make_member, make_node, make_tenant, submit
+from tests.factories import make_member, make_node, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
 
 
 @pytest.fixture

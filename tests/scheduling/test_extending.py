@@ -11,7 +11,7 @@ from jobs.models import Job, JobEvent
 from nodes.models import Assignment
 from scheduling import policy
 from scheduling.whatif import extend as extending
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,7 +11,7 @@ from gpusched.protocol.dependencies import Dependency
 from jobs.actions import job_actions
 from scheduling.cycle import recorded_cycles, run
 from scheduling.worker import tasks
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import identity_for, make_node, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -5,7 +5,7 @@ import pytest
 from gpusched.lib.db.sql import query
 from jobs.models import Job
 from scheduling import policy
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.scheduling.reservations.booking import reserve
 

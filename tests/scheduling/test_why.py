@@ -9,7 +9,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from jobs.models import Job, JobReason
 from scheduling.whatif import current
 from tenants.models import Quota as TenantQuota
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)

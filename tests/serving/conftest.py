@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.serving.test_dispatcher import Replicas
+from tests.factories import make_member, make_tenant, make_token
+from tests.serving.replicas import Replicas
+from tests.serving.requests import make_endpoint
 
 
 @pytest.fixture
@@ -10,3 +12,23 @@ def replicas(tmp_path):
     replicas = Replicas(tmp_path)
     yield replicas
     replicas.stop()
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+@pytest.fixture
+def endpoint(tenant, user):
+    return make_endpoint(tenant, user)
+
+
+@pytest.fixture
+def token(user):
+    return make_token(user)

@@ -10,9 +10,9 @@ from serving.models import InferenceRequest
 from serving.requests import results
 from serving.requests.results import Outcome
 from tenants.models import Membership, Tenant
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
-from tests.serving.test_requests import claim
+from tests.serving.requests import claim
 
 pytestmark = pytest.mark.django_db
 TEMPLATE = {"command": ["serve"], "gpu_count": 1}
@@ -27,11 +27,6 @@ def tenant():
 @pytest.fixture
 def user(tenant):
     return make_member(tenant, name="ada")
-
-
-@pytest.fixture
-def token(user):
-    return make_token(user)
 
 
 @pytest.fixture

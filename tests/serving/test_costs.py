@@ -12,19 +12,9 @@ from serving.requests.results import Outcome
 from tenants import buckets
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_node, make_tenant
-from tests.serving.test_requests import ask, claim, make_endpoint
+from tests.serving.requests import ask, claim, make_endpoint
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def make_buckets(tenant, burst=100.0):

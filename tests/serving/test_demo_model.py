@@ -14,7 +14,7 @@ import pytest
 from gpusched.protocol.batches import SOCKET_NAME, Body
 from serving.replicas.connection import ReplicaConnection
 from serving.requests.claims import Claimed
-from tests.serving.test_dispatcher import ROOT, UnixStream
+from tests.serving.replicas import ROOT, UnixStream
 from tests.waiting import wait_for
 
 SCRIPT = ROOT / "deploy" / "demo" / "embeddings.py"

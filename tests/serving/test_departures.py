@@ -10,14 +10,14 @@ from serving import upkeep
 from serving.api.waiting import _limiter
 from serving.models import InferenceRequest
 from tenants.models import BucketLevel
-from tests.api.test_access import call
-from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
-from tests.serving.test_dispatcher import until
+from tests.api.calls import call
+from tests.serving.replicas import until
+from tests.serving.test_api import admin, complete, endpoint, tenant, user  # noqa: F401 fixtures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def submit_and_wait(token):  # noqa: F811
+def submit_and_wait(token):
     return call("POST", "/api/v1/tasks?wait=30", token, {"endpoint": "embed", "input": 1})
 
 

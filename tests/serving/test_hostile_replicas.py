@@ -9,9 +9,9 @@ from gpusched.protocol.batches import Body, Frame, encode
 from serving.models import InferenceRequest
 from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost
 from serving.requests import results
-from tests.api.test_access import call
-from tests.factories import make_member, make_tenant, make_token
-from tests.serving.test_requests import ask, claim, make_endpoint
+from tests.api.calls import call
+from tests.factories import make_token
+from tests.serving.requests import ask, claim, make_endpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -40,16 +40,6 @@ def run(replica, requests, timeout_seconds=5.0):
 
 def results_frame(*bodies):
     return encode(Frame("results", {"batch": 1}, bodies))
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from serving.requests.shared_reads import SharedReads
 from serving.requests.submit import NewRequest, submit
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
-from tests.serving.test_dispatcher import dispatching, ended, got, outcome, send, until
+from tests.serving.replicas import dispatching, ended, got, outcome, send, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,8 +8,8 @@ from asgiref.sync import sync_to_async
 from serving.batching.dispatcher import Dispatcher
 from serving.models import InferenceRequest
 from tests.factories import make_member, make_tenant
-from tests.serving.test_dispatcher import UnixStream, dispatching, ended, got, outcome, send, until
-from tests.serving.test_requests import make_endpoint
+from tests.serving.replicas import UnixStream, dispatching, ended, got, outcome, send, until
+from tests.serving.requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

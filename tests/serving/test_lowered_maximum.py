@@ -6,8 +6,8 @@ from gpusched.lib.db.sql import execute
 from jobs.models import Job
 from serving.replicas.reconcile import reconcile
 from tests.factories import run_cycle
-from tests.serving.test_replicas import live, make, make_warm, node, tenant, user  # noqa: F401 fixtures
-from tests.serving.test_requests import ask, claim
+from tests.serving.requests import ask, claim
+from tests.serving.test_replicas import live, make, make_warm, node  # noqa: F401 fixtures
 
 pytestmark = pytest.mark.django_db
 

@@ -18,7 +18,7 @@ from serving.requests import endings, results
 from serving.requests.results import Outcome
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_tenant, make_token
-from tests.serving.test_requests import ask, claim, make_endpoint
+from tests.serving.requests import ask, claim, make_endpoint
 
 _ORDER = (
     "node",
@@ -54,21 +54,6 @@ def pending(monkeypatch):
     monkeypatch.setattr(histograms, "pending", fresh)
     monkeypatch.setattr("tenants.buckets.pending", fresh)
     return fresh
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
-
-
-@pytest.fixture
-def endpoint(tenant, user):
-    return make_endpoint(tenant, user)
 
 
 def scrape(user=None):

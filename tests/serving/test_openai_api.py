@@ -12,7 +12,7 @@ from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.states import Scope
 from serving.models import Dispatcher, InferenceRequest
 from serving.web import openai, serving
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db

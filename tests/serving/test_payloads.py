@@ -27,9 +27,9 @@ from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_tenant, make_token
-from tests.serving.test_dispatcher import dispatching, ended, until
+from tests.serving.replicas import dispatching, ended, until
+from tests.serving.requests import claim, make_endpoint
 from tests.serving.test_former import queue, run, waiting
-from tests.serving.test_requests import claim, make_endpoint
 
 pytestmark = pytest.mark.django_db
 KIB = 1 << 10
@@ -43,26 +43,6 @@ def storage(tmp_path, monkeypatch):
     storage.base_location = str(tmp_path)
     monkeypatch.setattr(payloads, "_storage", lambda: storage)
     return storage
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
-
-
-@pytest.fixture
-def token(user):
-    return make_token(user)
-
-
-@pytest.fixture
-def endpoint(tenant, user):
-    return make_endpoint(tenant, user)
 
 
 def upload(token, data, kind="application/octet-stream", query="endpoint=embed", key=""):

@@ -15,10 +15,10 @@ from serving.replicas.scaling import decide
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from serving.upkeep import keep_queue
+from tests.at_once import at_once
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
-from tests.races.test_constraints import at_once
+from tests.serving.requests import make_endpoint
 from tests.serving.test_replicas import live, make, make_warm
-from tests.serving.test_requests import make_endpoint
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db

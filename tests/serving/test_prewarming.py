@@ -25,8 +25,8 @@ from serving.prewarming.keeping import (
 from serving.replicas.reconcile import reconcile
 from serving.replicas.scaling import Decision, decide
 from tests.factories import make_member, make_node, make_tenant, submit
+from tests.serving.requests import ask
 from tests.serving.test_replicas import live, make, make_warm, run_idle_replica
-from tests.serving.test_requests import ask
 from tests.serving.test_scaling import demand
 from tests.serving.test_scaling import live as replicas
 

@@ -18,19 +18,9 @@ from serving.replicas.spare import SPARE_JOBS
 from tenants.models import Membership
 from tenants.tenancy import tenants
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
-from tests.serving.test_requests import ask, claim
+from tests.serving.requests import ask, claim
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

@@ -7,49 +7,16 @@ from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
-from serving.former import Batch, Flush
-from serving.models import Dispatcher, Endpoint, InferenceRequest, Use
+from serving.models import Dispatcher, InferenceRequest, Use
 from serving.requests import claims, endings, recent_ends, results
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
+from tests.at_once import at_once
 from tests.factories import identity_for, make_member, make_tenant
-from tests.races.test_constraints import at_once
+from tests.serving.requests import ask, claim, make_endpoint, state
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
-
-
-def make_endpoint(tenant, user, **fields):
-    values = {"name": "embed", "cost": 1.0, "template": {"command": ["true"]}, **fields}
-    return Endpoint.objects.create(tenant=tenant, owner=user, **values)
-
-
-@pytest.fixture
-def endpoint(tenant, user):
-    return make_endpoint(tenant, user)
-
-
-def ask(endpoint, user, count=1, **fields):
-    requests = [NewRequest(b'"%d"' % number, "application/json", **fields) for number in range(count)]
-    return submit(endpoint, requests, identity_for(user)).ids
-
-
-def claim(ids, endpoint=1, replica=1, dispatcher=1):
-    return claims.claim(dispatcher, [Batch(replica, endpoint, tuple(ids), Flush.SIZE)])[0]
-
-
-def state(number):
-    return InferenceRequest.objects.get(pk=number).state
 
 
 def test_submitted_requests_wait_in_their_order(endpoint, user):

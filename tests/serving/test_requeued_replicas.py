@@ -9,8 +9,8 @@ from serving import upkeep
 from serving.models import Endpoint, Replica
 from serving.replicas.reconcile import reconcile
 from tests.factories import identity_for, run_cycle
-from tests.serving.test_replicas import live, make, make_warm, node, run_idle_replica, tenant, user  # noqa: F401 fixtures
-from tests.serving.test_requests import ask
+from tests.serving.requests import ask
+from tests.serving.test_replicas import live, make, make_warm, node, run_idle_replica  # noqa: F401 fixtures
 
 pytestmark = pytest.mark.django_db
 
@@ -62,7 +62,7 @@ def test_cold_start_of_a_requeued_replica_is_that_of_its_latest_attempt(tenant, 
     assert seconds is not None and 0 <= seconds < 60
 
 
-def test_replica_that_waits_for_gpus_ends_with_the_need_for_it(tenant, user):  # noqa: F811
+def test_replica_that_waits_for_gpus_ends_with_the_need_for_it(tenant, user):
     endpoint = make(tenant, user, idle_seconds=60)
     [number] = ask(endpoint, user)
     reconcile()

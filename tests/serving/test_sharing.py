@@ -18,11 +18,11 @@ from serving.endpoints.representation import represent_endpoints
 from serving.models import Endpoint, InferenceRequest, Replica
 from serving.replicas.reconcile import reconcile
 from serving.replicas.spare import SPARE_JOBS
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token
-from tests.serving.test_dispatcher import ROOT, Replicas, ended, outcome, send, until
+from tests.serving.replicas import ROOT, Replicas, ended, outcome, send, until
+from tests.serving.requests import ask
 from tests.serving.test_replicas import live, make, make_warm
-from tests.serving.test_requests import ask
 
 pytestmark = pytest.mark.django_db
 FUNCTIONS = """
@@ -36,11 +36,6 @@ serve({"embed": lambda inputs: [["embed", value] for value in inputs],
 def tenant():
     make_node(gpus=4)
     return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 def share(tenant, user, name="rerank", of="embed", **fields):

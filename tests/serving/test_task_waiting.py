@@ -13,14 +13,14 @@ from gpusched.lib.bus.listener import Listener
 from gpusched.lib.db import outages
 from serving.api import waiting
 from serving.requests.waiting_clients import WaitingClients
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token
-from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
+from tests.serving.test_api import admin, complete, endpoint, tenant, user  # noqa: F401 fixtures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def submitted(token, count):  # noqa: F811
+def submitted(token, count):
     answer = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "inputs": list(range(count))})
     return [task["id"] for task in answer.json()["items"]]
 
@@ -128,13 +128,13 @@ def test_wait_for_many_returns_nothing_after_its_time(endpoint, token):  # noqa:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "1 ", "-1", ",".join(["1"] * 501), "1" * 19])
-def test_wrong_ids_are_refused(token, text):  # noqa: F811
+def test_wrong_ids_are_refused(token, text):
     answer = call("GET", f"/api/v1/tasks?ids={text}&wait=1", token)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "ids" if text else "wait")
 
 
 @pytest.mark.parametrize("more", ["state=queued", "endpoint=embed", "limit=5"])
-def test_ids_do_not_go_with_other_filters(token, more):  # noqa: F811
+def test_ids_do_not_go_with_other_filters(token, more):
     answer = call("GET", f"/api/v1/tasks?ids=1&{more}", token)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, more.split("=")[0])
 

@@ -9,7 +9,7 @@ from serving import upkeep
 from serving.models import InferenceRequest, Replica
 from serving.requests import endings
 from tests.factories import make_member, make_tenant
-from tests.serving.test_requests import ask, make_endpoint
+from tests.serving.requests import ask, make_endpoint
 
 pytestmark = pytest.mark.django_db
 

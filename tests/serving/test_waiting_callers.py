@@ -11,8 +11,8 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import execute
 from serving.api import waiting
 from serving.api.waiting import POLL_SECONDS
-from tests.api.test_access import call
-from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
+from tests.api.calls import call
+from tests.serving.test_api import admin, complete, endpoint, tenant, user  # noqa: F401 fixtures
 from tests.serving.test_task_waiting import submitted
 
 pytestmark = pytest.mark.django_db(transaction=True)

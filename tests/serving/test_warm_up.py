@@ -13,9 +13,9 @@ from serving.prewarming import rounds
 from serving.replicas.reconcile import reconcile
 from serving.replicas.warm_up import with_warm_up
 from tests.factories import identity_for, make_member, make_node, make_tenant
+from tests.serving.requests import ask
 from tests.serving.test_prewarming import let_pass, store_hourly_arrivals
 from tests.serving.test_replicas import live, make
-from tests.serving.test_requests import ask
 
 
 def run(warm_up: list[str], seconds: int = 60) -> subprocess.CompletedProcess[str]:

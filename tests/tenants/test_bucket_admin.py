@@ -5,7 +5,7 @@ from django.test import Client
 
 from gpusched.lib.models import AuditEntry
 from tenants.models import TokenBucket
-from tests.factories import make_member, make_tenant, make_user
+from tests.factories import make_member, make_user
 
 pytestmark = pytest.mark.django_db
 LIST = "/admin/tenants/tokenbucket/"
@@ -16,11 +16,6 @@ def browser():
     client = Client()
     client.force_login(make_user("root", admin=True))
     return client
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
 
 
 def fields(tenant, **changes):

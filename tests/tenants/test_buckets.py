@@ -11,9 +11,9 @@ from gpusched.lib.db.sql import query
 from tenants import bucket_limits, buckets
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
 from tenants.models.buckets import MAX_BURST, MIN_RATE
-from tests.api.test_access import call
+from tests.api.calls import call
+from tests.at_once import at_once
 from tests.factories import make_member, make_tenant, make_token, make_user
-from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)

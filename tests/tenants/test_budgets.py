@@ -13,7 +13,7 @@ from gpusched.lib.hooks import hook
 from jobs.models import Job
 from tenants.billing import budgets
 from tenants.models import Budget, BudgetCrossing, UsageRefund
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.tenants.test_usage import entry
 

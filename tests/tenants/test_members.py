@@ -11,7 +11,7 @@ from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from tenants.people import users
 from tenants.tenancy import tenants
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token, make_user, submit
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,7 @@ from gpusched.lib.models import AuditEntry
 from scheduling.engine.board.shapes import is_model
 from tenants.billing import rates
 from tenants.models import Rate, UsageRefund
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_token
 from tests.tenants.test_usage import START, entry, used
 

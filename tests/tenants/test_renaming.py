@@ -19,7 +19,7 @@ from tenants.models import Membership, Tenant, UsageEntry
 from tenants.people import users
 from tenants.tenancy import rename as renaming
 from tenants.tenancy import tenants
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
@@ -28,11 +28,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def nlp():
     return make_tenant("nlp")
-
-
-@pytest.fixture
-def admin():
-    return make_token(make_user("root", admin=True))
 
 
 def rename(admin, name="language", old="nlp"):

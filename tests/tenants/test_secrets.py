@@ -7,7 +7,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.models import Secret
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import make_member, make_tenant, make_token
 
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,7 @@ from jobs.actions import job_actions
 from tenants.api import usage
 from tenants.billing import rates, usage_report
 from tenants.models import UsageEntry, UsageRefund
-from tests.api.test_access import call
+from tests.api.calls import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
 from tests.nodes.ledger_world import World, live
 

@@ -15,17 +15,12 @@ from tenants.auth.page_access import Session, access_of
 from tenants.models import OneTimePassword
 from tenants.people import users
 from tenants.tenancy import tenants
+from tests.api.calls import call
 from tests.api.operations import PASSWORD
-from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 
 pytestmark = pytest.mark.django_db
 NEW = "another horse battery"
-
-
-@pytest.fixture
-def admin():
-    return make_token(make_user("root", admin=True))
 
 
 def create(admin, **fields):
