@@ -63,7 +63,7 @@ class Endpoint(models.Model):
     requests; null: all members of the tenant. `seconds_per_cost` and `cold_start_seconds`: moving averages.
     `prewarming`: keep or start a replica when requests are likely. `warm_up`: the command that such a replica runs
     before its own, for at most `warm_up_seconds`; null: none. `problem`: why no replica starts. `replicas_of`: the
-    endpoint whose replicas it shares, of the same template. `read_as`: what a submit compares (endpoints/known.py)."""
+    endpoint whose replicas it shares, of the same template. `read_as`: what a submit compares (endpoint_cache.py)."""
 
     read_as: str | None = None
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")

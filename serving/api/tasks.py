@@ -212,12 +212,12 @@ def _new_requests(body: NewTasks) -> list[NewRequest]:
 
 def _submitted(body: NewTasks, caller: Identity) -> tuple[Endpoint, list[NewRequest], Submitted]:
     """Submit the inputs of a body to its endpoint, which is read only if it is not the one that was read last."""
-    known = endpoints.known_usable(body.endpoint, body.tenant, caller)
-    endpoint = known or _usable(body.endpoint, body.tenant, caller)
+    cached = endpoints.cached_usable(body.endpoint, body.tenant, caller)
+    endpoint = cached or _usable(body.endpoint, body.tenant, caller)
     new = _new_requests(body)
-    if known is not None:
-        if submitted := submit_if_unchanged(known, new, caller):
-            return known, new, submitted
+    if cached is not None:
+        if submitted := submit_if_unchanged(cached, new, caller):
+            return cached, new, submitted
         endpoint = _usable(body.endpoint, body.tenant, caller)
     return endpoint, new, submit(endpoint, new, caller)
 

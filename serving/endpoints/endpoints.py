@@ -14,14 +14,14 @@ from gpusched.lib.db.sql import prepared, violates
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from gpusched.protocol.states import Role
 from jobs.submit import admission
-from serving.endpoints import known, sharing
+from serving.endpoints import endpoint_cache, sharing
 from serving.models import DEFAULT_COSTS, Endpoint, EndpointState, InferenceRequest, ModelType, Protocol, RequestState
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
 from tenants.tenancy import archived
 
 _OF_NAME = f"""
-    SELECT e.*, {known.ROW} AS read_as, t.name AS tenant_name, t.archived_at AS tenant_archived_at
+    SELECT e.*, {endpoint_cache.ROW} AS read_as, t.name AS tenant_name, t.archived_at AS tenant_archived_at
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      WHERE e.state <> 'removed' AND (%(name)s::text IS NULL OR e.name = %(name)s) ORDER BY e.name, e.id
 """
@@ -103,7 +103,7 @@ def visible(name: str | None, identity: Identity) -> list[Endpoint]:
     rows = prepared(_OF_NAME, {"name": name})
     found = [_endpoint(row) for row in rows]
     if name is not None:
-        known.remember(name, found, [row["read_as"] for row in rows])
+        endpoint_cache.remember(name, found, [row["read_as"] for row in rows])
     return [endpoint for endpoint in found if identity.sees(endpoint.tenant_id)]
 
 
@@ -118,10 +118,10 @@ def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
     return matches[0]
 
 
-def known_usable(name: str, tenant: str | None, identity: Identity) -> Endpoint | None:
+def cached_usable(name: str, tenant: str | None, identity: Identity) -> Endpoint | None:
     """Return the endpoint that `find` would return if nothing has changed since this process read it, and that the
     caller may use then. None: read it."""
-    matches = [e for e in known.last(name) if identity.sees(e.tenant_id) and tenant in (None, e.tenant.name)]
+    matches = [e for e in endpoint_cache.last(name) if identity.sees(e.tenant_id) and tenant in (None, e.tenant.name)]
     return matches[0] if len(matches) == 1 and may_use(matches[0], identity) else None
 
 
@@ -129,8 +129,8 @@ def _endpoint(row: Mapping[str, Any]) -> Endpoint:
     """Return a row of _OF_NAME as a model: each submit needs one, and a queryset takes longer than the query."""
     columns = [field.attname for field in Endpoint._meta.concrete_fields]
     endpoint = Endpoint.from_db(DEFAULT_DB_ALIAS, columns, [row[column] for column in columns])
-    known = {"id": row["tenant_id"], "name": row["tenant_name"], "archived_at": row["tenant_archived_at"]}
-    endpoint.tenant = Tenant.from_db(DEFAULT_DB_ALIAS, list(known), list(known.values()))
+    tenant = {"id": row["tenant_id"], "name": row["tenant_name"], "archived_at": row["tenant_archived_at"]}
+    endpoint.tenant = Tenant.from_db(DEFAULT_DB_ALIAS, list(tenant), list(tenant.values()))
     return endpoint
 
 

@@ -16,9 +16,9 @@ from gpusched.lib.db.sql import columns, prepared
 from gpusched.lib.storage import storage_errors
 from gpusched.protocol.job_request import FieldError
 from serving import payloads
-from serving.endpoints import known
+from serving.endpoints import endpoint_cache
+from serving.endpoints.endpoint_cache import CURRENT
 from serving.endpoints.endpoints import require_open
-from serving.endpoints.known import CURRENT
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -171,7 +171,7 @@ def _insert_unlimited(submit: _Submit) -> tuple[Rows, int]:
         key = (endpoint.pk, endpoint.read_as, submit.dispatcher)
         rows, queued = _groups.get(key, lambda: Grouped(_insert_group))(submit)
     if not rows:
-        known.forget(endpoint.name)
+        endpoint_cache.forget(endpoint.name)
     return rows, queued
 
 

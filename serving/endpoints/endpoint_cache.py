@@ -12,7 +12,7 @@ CURRENT = f"""
     SELECT string_agg({ROW}, ' ' ORDER BY e.id) FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      WHERE e.state <> 'removed' AND e.name = %(name)s
 """
-_known: Cache[str, Sequence[Endpoint]] = Cache(max_entries=256)
+_cache: Cache[str, Sequence[Endpoint]] = Cache(max_entries=256)
 
 
 def remember(name: str, endpoints: Sequence[Endpoint], rows: Sequence[str]) -> None:
@@ -20,14 +20,14 @@ def remember(name: str, endpoints: Sequence[Endpoint], rows: Sequence[str]) -> N
     for endpoint in endpoints:
         endpoint.read_as = " ".join(rows)
     if endpoints:
-        _known.put(name, endpoints)
+        _cache.put(name, endpoints)
 
 
 def last(name: str) -> Sequence[Endpoint]:
     """Return the endpoints of a name as they were read last, of every tenant; none after `forget`."""
-    return _known.last(name, ())
+    return _cache.last(name, ())
 
 
 def forget(name: str) -> None:
     """Forget a name whose endpoints may have changed, or whose submits need more than one statement."""
-    _known.put(name, ())
+    _cache.put(name, ())
