@@ -43,7 +43,7 @@ async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
             await asyncio.wait_for(node.log_may_grow.wait(), timeout)
         node.log_may_grow.clear()
         try:
-            is_behind = any([await _turn(node, rank, http) for rank in node.ranks.table.all()])
+            is_behind = any([await _ship_unless_paused(node, rank, http) for rank in node.ranks.table.all()])
         except httpx.TransportError as error:  # the server is unreachable: that holds for all logs
             logger.debug("%s: logs wait: %s", node.identity.name, error)
             is_behind = False
@@ -55,7 +55,7 @@ async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
                 await _free_disk(node)
 
 
-async def _turn(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
+async def _ship_unless_paused(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
     """Send some of one log unless it is paused; return True if there is more to send at once."""
     now = asyncio.get_running_loop().time()
     if now < rank.log_paused_until:

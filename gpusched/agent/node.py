@@ -137,7 +137,7 @@ class Node:
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
             received_at = time.monotonic()
-            await self.in_thread(lambda: self.ranks.obey(answer.assignments, received_at))
+            await self.in_thread(lambda: self.ranks.apply(answer.assignments, received_at))
             self.log_may_grow.set()
             # A rank that never started ends at once when it is stopped.
             if self.ranks.has_unreported_end():

@@ -55,10 +55,10 @@ class Runner:
             # A later turn than that is from before the clock was set back.
             if item.due_at is None or not now < item.due_at <= next_at:
                 item.due_at = next_at
-                self._look(item, now)
+                self._observe(item, now)
         return min((item.due_at for item in self.watched if item.due_at), default=now + timedelta(seconds=1))
 
-    def _look(self, item: Watched, now: datetime) -> None:
+    def _observe(self, item: Watched, now: datetime) -> None:
         """Observe and judge. A failure is reported, and the rule goes on at its next turn."""
         if item.pending:
             self._send(item, now)

@@ -23,7 +23,7 @@ def _not_listening(detail: str) -> Problem:
     return Problem(409, "not_listening", detail, next_step=step)
 
 
-def _gone(detail: str) -> Problem:
+def _lost(detail: str) -> Problem:
     return Problem(503, "node_unreachable", detail, next_step="open a new stream", retry_after=1)
 
 
@@ -42,6 +42,6 @@ _PROBLEMS: dict[str, Callable[[str], Problem]] = {
     ),
     Reason.BROKEN: lambda detail: Problem(502, "stream_broken", detail, next_step="read the job's log"),
     Reason.RANK_ENDED: lambda detail: Problem(410, "rank_ended", detail, next_step="see the state of the job"),
-    Reason.AGENT_LOST: _gone,
-    Reason.SERVER_LOST: _gone,
+    Reason.AGENT_LOST: _lost,
+    Reason.SERVER_LOST: _lost,
 }

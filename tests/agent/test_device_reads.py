@@ -47,7 +47,7 @@ def node_of(tmp_path: Path, machine: PretendMachine, monkeypatch: pytest.MonkeyP
 def end(node: Node, tmp_path: Path, exit_code: int) -> None:
     """A rank with a GPU that ran and ended, noticed by whichever part of the agent."""
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], device_uuids=[GPU])
-    node.ranks.obey([Run(key="1.1.0", spec=spec)])
+    node.ranks.apply([Run(key="1.1.0", spec=spec)])
     directory = tmp_path / "ranks" / "1.1.0"
     (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": exit_code})

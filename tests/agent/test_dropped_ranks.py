@@ -56,11 +56,11 @@ def test_order_for_a_dropped_rank_is_answered_unless_it_is_just_late(
     """A database that was restored does not know of the end; before, it waited for ever."""
     bury(tmp_path, 10)
     ranks = node(tmp_path, launcher)
-    ranks.obey([order])
+    ranks.apply([order])
     assert ends(ranks) == []
     bury(tmp_path, journals.LATE_SECONDS + 10)
     ranks = node(tmp_path, launcher)
-    ranks.obey([order, order])
+    ranks.apply([order, order])
     assert ends(ranks) == [(KEY, reason)]
     ranks.acknowledge([], [KEY])
     ranks.drop_settled()
@@ -70,10 +70,10 @@ def test_order_for_a_dropped_rank_is_answered_unless_it_is_just_late(
 def test_another_control_plane_can_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
     bury(tmp_path, 10)
     ranks = node(tmp_path, launcher)
-    ranks.obey([RUN])
+    ranks.apply([RUN])
     assert launcher.launched == []
     ranks.joined("n2.other")
-    ranks.obey([RUN])
+    ranks.apply([RUN])
     assert launcher.launched == [KEY]
 
 
@@ -85,7 +85,7 @@ def test_dropped_keys_are_pruned_while_the_agent_runs(
     monkeypatch.setattr(journals, "TOMBSTONE_SECONDS", 5)
     ranks.prune()
     assert (tmp_path / "forgotten").read_text() == ""
-    ranks.obey([RUN])
+    ranks.apply([RUN])
     assert launcher.launched == [KEY]
 
 
@@ -96,12 +96,12 @@ def test_rank_that_cannot_be_prepared_for_long_is_a_node_fault(
     ranks = node(tmp_path, launcher)
     with monkeypatch.context() as full:
         full.setattr(rank_dir, "write", no_space)
-        ranks.obey([RUN])
+        ranks.apply([RUN])
         assert ends(ranks) == []
         full.setattr(rules, "PREPARE_SECONDS", 0.0)
-        ranks.obey([RUN])
+        ranks.apply([RUN])
         assert ends(ranks) == [(KEY, "node_fault")]
-    ranks.obey([RUN])
+    ranks.apply([RUN])
     assert launcher.launched == [], "a reported end never starts again"
 
 

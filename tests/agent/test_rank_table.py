@@ -44,7 +44,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
             nonlocal added
             if is_meddling and added < 20 and threading.current_thread() is threading.main_thread():
                 added += 1
-                thread = threading.Thread(target=ranks.obey, args=([_stop(100 + added)],))
+                thread = threading.Thread(target=ranks.apply, args=([_stop(100 + added)],))
                 thread.start()
                 thread.join()
             return super().__getattribute__(name)
@@ -52,7 +52,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     is_meddling = False
     monkeypatch.setattr(rank_state, "RankState", Meddled)
     ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
-    ranks.obey([_stop(job) for job in range(1, 4)])
+    ranks.apply([_stop(job) for job in range(1, 4)])
     is_meddling = True
     READERS[reader](ranks)
     is_meddling = False
@@ -66,7 +66,7 @@ def _stop(job: int) -> Stop:
 
 def test_acknowledgement_of_a_rank_that_a_thread_dropped_is_ignored(tmp_path: Path) -> None:
     ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
-    ranks.obey([_stop(1)])
+    ranks.apply([_stop(1)])
     ranks.table.drop("1.1.0")
     ranks.acknowledge(["1.1.0"], ["1.1.0"])
     assert ranks.unacknowledged() == []

@@ -45,34 +45,34 @@ class ContainerSpec:
     arguments: Sequence[str] = ()
 
 
-def docker(command: Sequence[str], box: ContainerSpec) -> list[str]:
+def docker(command: Sequence[str], spec: ContainerSpec) -> list[str]:
     """Return docker's command line. GPUs go by UUID through NVIDIA's container toolkit."""
     # Docker reads the value as a line of CSV, hence the inner quotes.
-    gpus = ["--gpus", f'"device={",".join(box.devices)}"'] if box.devices else []
+    gpus = ["--gpus", f'"device={",".join(spec.devices)}"'] if spec.devices else []
     # Podman sets such a limit by default.
-    common = [*_common(box), "--pids-limit", str(MAX_PROCESSES)]
-    return [*command, "run", *common, "--init", *_user(box), *gpus, *box.arguments, *_program(box)]
+    common = [*_common(spec), "--pids-limit", str(MAX_PROCESSES)]
+    return [*command, "run", *common, "--init", *_user(spec), *gpus, *spec.arguments, *_program(spec)]
 
 
-def podman(command: Sequence[str], box: ContainerSpec) -> list[str]:
+def podman(command: Sequence[str], spec: ContainerSpec) -> list[str]:
     """Return podman's command line. GPUs go by UUID through the container device interface (CDI)."""
-    gpus = [word for uuid in box.devices for word in ("--device", f"nvidia.com/gpu={uuid}")]
+    gpus = [word for uuid in spec.devices for word in ("--device", f"nvidia.com/gpu={uuid}")]
     # Without root, keep the same user inside the container.
-    user = _user(box) if os.geteuid() == 0 else ["--userns", "keep-id"]
+    user = _user(spec) if os.geteuid() == 0 else ["--userns", "keep-id"]
     init = ["--init"] if any(map(os.path.exists, _INITS)) else []
-    umask = ["--umask", f"{box.umask:04o}"]  # docker has no such option
-    return [*command, "run", *_common(box), *init, *user, *umask, *gpus, *box.arguments, *_program(box)]
+    umask = ["--umask", f"{spec.umask:04o}"]  # docker has no such option
+    return [*command, "run", *_common(spec), *init, *user, *umask, *gpus, *spec.arguments, *_program(spec)]
 
 
-def apptainer(command: Sequence[str], box: ContainerSpec) -> list[str]:
+def apptainer(command: Sequence[str], spec: ContainerSpec) -> list[str]:
     """Return apptainer's command line. CUDA_VISIBLE_DEVICES alone selects the GPUs; the rank's cgroup limits cores and
     memory."""
-    binds = [word for bind in box.binds for word in ("--bind", bind)]
-    gpus = ["--nv"] if box.devices else []
-    workdir = ["--pwd", box.workdir] if box.workdir else []
-    image = box.image if "://" in box.image or box.image.startswith("/") else f"docker://{box.image}"
-    environment = ["--containall", "--env-file", box.environment_file]
-    return [*command, "exec", *environment, *gpus, *binds, *workdir, *box.arguments, image, *box.argv]
+    binds = [word for bind in spec.binds for word in ("--bind", bind)]
+    gpus = ["--nv"] if spec.devices else []
+    workdir = ["--pwd", spec.workdir] if spec.workdir else []
+    image = spec.image if "://" in spec.image or spec.image.startswith("/") else f"docker://{spec.image}"
+    environment = ["--containall", "--env-file", spec.environment_file]
+    return [*command, "exec", *environment, *gpus, *binds, *workdir, *spec.arguments, image, *spec.argv]
 
 
 def environment_text(runtime: str, environment: Mapping[str, str]) -> str:
@@ -92,33 +92,33 @@ def environment_text(runtime: str, environment: Mapping[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in environment.items())
 
 
-def _user(box: ContainerSpec) -> list[str]:
-    groups = [word for gid in box.groups if gid != box.gid for word in ("--group-add", str(gid))]
-    return ["--user", f"{box.uid}:{box.gid}", *groups]
+def _user(spec: ContainerSpec) -> list[str]:
+    groups = [word for gid in spec.groups if gid != spec.gid for word in ("--group-add", str(gid))]
+    return ["--user", f"{spec.uid}:{spec.gid}", *groups]
 
 
-def _common(box: ContainerSpec) -> list[str]:
+def _common(spec: ContainerSpec) -> list[str]:
     # A weight, as in the cgroups of processes: shares count only when CPU is scarce.
-    limits = ["--cpu-shares", str(min(_MAX_SHARES, max(_MIN_SHARES, round(box.cpu_cores * 1024))))]
-    if box.has_ceiling and box.cpu_cores > 0:
-        limits += ["--cpus", f"{max(box.cpu_cores, 0.01):g}"]
-    if box.memory_mb:
-        limits += ["--memory", f"{box.memory_mb}m"]
+    limits = ["--cpu-shares", str(min(_MAX_SHARES, max(_MIN_SHARES, round(spec.cpu_cores * 1024))))]
+    if spec.has_ceiling and spec.cpu_cores > 0:
+        limits += ["--cpus", f"{max(spec.cpu_cores, 0.01):g}"]
+    if spec.memory_mb:
+        limits += ["--memory", f"{spec.memory_mb}m"]
     return [
         # Not --rm: the supervisor asks how the container ended after its client, which may be killed, and then removes
         # it.
-        *("--name", box.name, "--log-driver", "none"),
-        *(["--cidfile", box.id_file] if box.id_file else []),
+        *("--name", spec.name, "--log-driver", "none"),
+        *(["--cidfile", spec.id_file] if spec.id_file else []),
         # An image brings its own set-user-id programs, so prevent any gain of privileges.
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *([] if _has(box.arguments, "--ipc") else ["--shm-size", f"{max(box.memory_mb, _MIN_SHARED_MB)}m"]),
+        *([] if _has(spec.arguments, "--ipc") else ["--shm-size", f"{max(spec.memory_mb, _MIN_SHARED_MB)}m"]),
         *limits,
         # Ranks reach each other by the addresses of their nodes.
-        *(["--network", "host"] if box.ranks > 1 and not _has(box.arguments, "--network", "--net") else []),
-        *("--env-file", box.environment_file),
-        *(word for name in box.late for word in ("--env", name)),
-        *(word for bind in box.binds for word in ("--volume", bind)),
-        *(["--workdir", box.workdir] if box.workdir else []),
+        *(["--network", "host"] if spec.ranks > 1 and not _has(spec.arguments, "--network", "--net") else []),
+        *("--env-file", spec.environment_file),
+        *(word for name in spec.late for word in ("--env", name)),
+        *(word for bind in spec.binds for word in ("--volume", bind)),
+        *(["--workdir", spec.workdir] if spec.workdir else []),
     ]
 
 
@@ -128,6 +128,6 @@ def _has(arguments: Sequence[str], *names: str) -> bool:
     return any(word.partition("=")[0] in names for word in arguments)
 
 
-def _program(box: ContainerSpec) -> list[str]:
+def _program(spec: ContainerSpec) -> list[str]:
     # The request's command replaces the image's entry point.
-    return ["--entrypoint", box.argv[0], box.image, *box.argv[1:]]
+    return ["--entrypoint", spec.argv[0], spec.image, *spec.argv[1:]]

@@ -85,7 +85,7 @@ def containerize(directory: Path, spec: RankSpec, fact: dict[str, Any], config: 
         text = command_lines.environment_text(name, _inside(directory, spec, fact["environment"]))
     except (NotAllowed, ValueError) as problem:
         raise Refused(str(problem)) from problem
-    box = ContainerSpec(
+    container = ContainerSpec(
         # Other agents of this machine, and other control planes, use the same numbers.
         name=f"gpusched-{spec.job_id}-{spec.attempt}-{spec.rank}-{fact['environment'][rank_dir.SCOPE_VARIABLE][:12]}",
         image=spec.image,
@@ -107,21 +107,21 @@ def containerize(directory: Path, spec: RankSpec, fact: dict[str, Any], config: 
         umask=fact["umask"],
         has_ceiling=config.cpu_ceiling,
     )
-    return _in_box(directory, spec, fact, name, command, box)
+    return _in_container(directory, spec, fact, name, command, container)
 
 
-def _in_box(
-    directory: Path, spec: RankSpec, fact: dict[str, Any], name: str, command: list[str], box: ContainerSpec
+def _in_container(
+    directory: Path, spec: RankSpec, fact: dict[str, Any], name: str, command: list[str], container: ContainerSpec
 ) -> dict[str, Any]:
     """Return `fact` with the command that starts the container instead of the job's own."""
-    changed = {**fact, "argv": _BUILD[name](command, box), "workdir": "/", "box": f"{directory}/{BOX}"}
+    changed = {**fact, "argv": _BUILD[name](command, container), "workdir": "/", "box": f"{directory}/{BOX}"}
     client = _of_client(spec, fact["environment"])
     if name == "apptainer":  # its containers are ordinary processes
         return {**changed, "environment": {**client, **_machine(fact["environment"])}}
     # The runtime acts as the agent's user and creates the container's cgroup; its command line names the job's user.
     fields = {key: value for key, value in changed.items() if key not in ("account", "cgroup")}
-    container = {"name": box.name, "command": command, "id_file": box.id_file, "uid": box.uid}
-    return {**fields, "environment": {**client, **_machine(dict(os.environ))}, "container": container}
+    running = {"name": container.name, "command": command, "id_file": container.id_file, "uid": container.uid}
+    return {**fields, "environment": {**client, **_machine(dict(os.environ))}, "container": running}
 
 
 def _command(runtime: Runtime) -> list[str]:

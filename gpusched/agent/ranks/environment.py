@@ -33,7 +33,7 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
     with contextlib.suppress(FileExistsError):  # a preparation was cut short
         os.mkdir(directory / rank_dir.TMP, 0o700)
     if account:
-        _give(directory, account)
+        _give_access(directory, account)
     spec_json: dict[str, Any] = {
         "argv": argv,
         "environment": _environment(directory, spec, node, scope, account),
@@ -70,7 +70,7 @@ def _interpreter(script: str) -> list[str]:
     return re.split("[ \t]+", line, maxsplit=1) if line else ["/bin/sh"]
 
 
-def _give(directory: Path, account: dict[str, Any]) -> None:
+def _give_access(directory: Path, account: dict[str, Any]) -> None:
     """Give the job's user access to the job's files. The directory and the control files stay root's: the user can
     pass through and read the notice. The checkpoint file exists from the start, with the oldest time, for the job to
     touch."""

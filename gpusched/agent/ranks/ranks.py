@@ -55,7 +55,7 @@ class Ranks:
                 with contextlib.suppress(OSError):  # files that a job has replaced
                     wake_supervisor(journal.ranks / key)
 
-    def obey(self, assignments: Iterable[Run | Stop], received_at: float | None = None) -> None:
+    def apply(self, assignments: Iterable[Run | Stop], received_at: float | None = None) -> None:
         """Carry out orders. `received_at`: by the monotonic clock."""
         received_at = time.monotonic() if received_at is None else received_at
         prepared = []

@@ -111,7 +111,7 @@ class Streams:
         if directory is None:
             self._fail(stream, Reason.NO_RANK, f"rank {target.key} does not run on this node")
         elif not _count_one():
-            self._fail(stream, Reason.TOO_MANY, f"the agent carries its maximum of {_most()} streams")
+            self._fail(stream, Reason.TOO_MANY, f"the agent carries its maximum of {_max_streams()} streams")
         else:
             stream.is_counted = True
             stream.opening = asyncio.create_task(self._connect(stream, directory, target))
@@ -169,7 +169,7 @@ class Streams:
             _uncount_one()
 
 
-def _most() -> int:
+def _max_streams() -> int:
     """Return the maximum number of streams: a part of the file handles that this process may have, so that the agent
     keeps enough for its work."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -178,7 +178,7 @@ def _most() -> int:
 
 def _count_one() -> bool:
     global _count
-    if _count >= _most():
+    if _count >= _max_streams():
         return False
     _count += 1
     return True

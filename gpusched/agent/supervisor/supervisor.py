@@ -49,7 +49,7 @@ class Rank:
         self.oom_kills: int | None = None  # as the kernel counted them when it started
         self.oom_kills_after: int | None = None  # and when it was killed
         self.peak_memory_mb: int | None = None  # of all its processes together, if a cgroup counts it
-        self.box = watch.Watch()
+        self.container = watch.Watch()
 
     @property
     def group(self) -> str:
@@ -85,7 +85,7 @@ def run(directory: str, socket_path: str, parent: int | None) -> None:
         rank_dir.write(directory, rank_dir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
     notify(rank.socket_path, rank.directory)
     _watch(rank)
-    watch.clear(rank.spec, rank.box)
+    watch.clear(rank.spec, rank.container)
     _kill_all(rank)
     processes.end_all_children()
     _leave(rank)
@@ -154,14 +154,14 @@ def _oom_kills(rank: Rank) -> int | None:
 
 def _watch(rank: Rank) -> None:
     """Wait for the end of the process; send TERM at the limit or on a stop, KILL to everything after the grace."""
-    _obey(rank)  # orders from before signals were awaited
+    _apply_orders(rank)  # orders from before signals were awaited
     while rank.status is None:
-        due = min(_deadline(rank), rank.box.next_poll_at)
+        due = min(_deadline(rank), rank.container.next_poll_at)
         timeout = min(MAX_WAIT_SECONDS, max(0.0, due - time.monotonic()))
-        happened = signal.sigtimedwait(SIGNALS, timeout)
-        number = happened.si_signo if happened else None
+        received = signal.sigtimedwait(SIGNALS, timeout)
+        number = received.si_signo if received else None
         if number == signal.SIGUSR1:
-            _obey(rank)
+            _apply_orders(rank)
         elif number == signal.SIGTERM:
             _terminate(rank, EndReason.AGENT_STOPPED, min(HURRY_SECONDS, rank.spec["grace_seconds"]))
         # By the clock, not by the lack of signals: a job may send them continuously.
@@ -174,7 +174,7 @@ def _watch(rank: Rank) -> None:
         _reap(rank)
         if "container" in rank.spec:
             log = f"{rank.directory}/{rank_dir.LOG}"
-            rank.pid, rank.status = watch.poll(rank.spec, rank.box, rank.pid, rank.status, log)
+            rank.pid, rank.status = watch.poll(rank.spec, rank.container, rank.pid, rank.status, log)
 
 
 def _deadline(rank: Rank) -> float:
@@ -193,7 +193,8 @@ def _limited(rank: Rank, started_at: datetime) -> datetime | None:
     return ends_at
 
 
-def _obey(rank: Rank) -> None:
+def _apply_orders(rank: Rank) -> None:
+    """Apply what the agent wrote for the rank: a new time limit, signals for the job, a stop."""
     if rank.started_at is not None:
         _limited(rank, rank.started_at)
         rank.signalled = signals.send(rank.directory, rank.spec, rank.pid, rank.signalled)
@@ -260,13 +261,13 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
             removal.remove(rank.spec[folder])
     code, log, exit_class = _code(rank), f"{rank.directory}/{rank_dir.LOG}", None
     if not reason:
-        box_end = rank.box.end or watch.State(watch.UNKNOWN)
-        boxed = "box" in rank.spec and not box_end.is_of_the_job, box_end.is_out_of_memory
+        container_end = rank.container.end or watch.State(watch.UNKNOWN)
+        container_facts = "box" in rank.spec and not container_end.is_of_the_job, container_end.is_out_of_memory
         reason, exit_class, detail = failure_class.classify_end(
-            log, code, (rank.oom_kills, rank.oom_kills_after), *boxed
+            log, code, (rank.oom_kills, rank.oom_kills_after), *container_facts
         )
-        if rank.box.fault:
-            reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.box.fault
+        if rank.container.fault:
+            reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.container.fault
     if rank.started_at is not None:  # a step of the wall clock neither adds nor hides time
         ended_at = rank.started_at + timedelta(seconds=clock["monotonic"] - rank.started)
     fact = {

@@ -50,7 +50,7 @@ def results(
     arrived: dict[int, TaskData] = {}
     while True:
         while (running := len(order) - len(arrived)) < _MAX_RUNNING:
-            new = submits.send_next(_patience(deadline), waits_for_room=not running)
+            new = submits.send_next(_retry_seconds(deadline), waits_for_room=not running)
             if not new:
                 break
             order += new
@@ -116,7 +116,7 @@ def _next_ended(client: Connection, waiting: Sequence[int], deadline: float) -> 
         requested_at = time.monotonic()
         seconds = deadline - requested_at
         call = serving.ended_tasks(waiting[: serving.MAX_IDS], max(0.0, seconds))
-        if page := (client.send(call, _patience(deadline))).items:
+        if page := (client.send(call, _retry_seconds(deadline))).items:
             return page
         if seconds <= 0:
             raise Timeout(
@@ -135,7 +135,7 @@ def _deadline(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def _patience(deadline: float) -> float:
+def _retry_seconds(deadline: float) -> float:
     """Return for how many seconds to retry a call: long enough for a restart or an upgrade of the server."""
     return min(polling.RETRY_SECONDS, max(0.0, deadline - time.monotonic()))
 

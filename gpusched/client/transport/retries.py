@@ -110,9 +110,9 @@ def _pause_seconds(outcome: httpx.Response | NoResponse, tries: int) -> float:
     pause: float = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
     # Jitter, so that a thousand clients of a restarted server do not retry in step.
     pause *= random.uniform(0.7, 1.0)  # noqa: S311 not for secrets
-    asked = outcome.headers.get("retry-after", "") if isinstance(outcome, httpx.Response) else ""
+    retry_after = outcome.headers.get("retry-after", "") if isinstance(outcome, httpx.Response) else ""
     # A proxy can ask for 0 seconds: without the pause, the client would do nothing but retry.
-    return (float(asked) if asked.isascii() and asked.isdigit() else 0.0) or pause
+    return (float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0) or pause
 
 
 def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedError:
