@@ -80,7 +80,8 @@ def sign_in(person: ExternalUser, existing: User | None) -> User:
             "you have more groups than fit into the login, so that none is known",
             "ask an admin to let the identity provider send only the groups that have a role here",
         )
-    problem = _refusal_of(person, rules)
+    groups = person.groups or frozenset()
+    problem = _refusal_of(person, groups, rules)
     if problem and not existing:
         raise problem
     with transaction.atomic():
@@ -88,7 +89,7 @@ def sign_in(person: ExternalUser, existing: User | None) -> User:
         user = existing or _find_or_create_user(person)
         if not user.is_active:
             raise _refused(f"the account {user.username} is disabled", "ask an admin")
-        groups = frozenset[str]() if problem else person.groups or frozenset()
+        groups = frozenset() if problem else groups
         if person.email and user.email != person.email[:254]:
             User.objects.filter(pk=user.pk).update(email=person.email[:254])
         _set_admin(user, rules, is_admin=rules.is_admin(groups))
@@ -98,11 +99,10 @@ def sign_in(person: ExternalUser, existing: User | None) -> User:
     return user
 
 
-def _refusal_of(person: ExternalUser, rules: oidc.GroupMapping) -> Problem | None:
+def _refusal_of(person: ExternalUser, groups: frozenset[str], rules: oidc.GroupMapping) -> Problem | None:
     domains = oidc.describe(settings.ENV.oidc_allowed_domains)
     if domains and person.email.rpartition("@")[2].lower() not in {domain.lower() for domain in domains}:
         return _refused("your login has no verified e-mail address of an allowed domain", "ask an admin")
-    groups = person.groups or frozenset()
     if rules.grants and not rules.roles(groups) and not rules.is_admin(groups):
         return _refused("none of your groups has a role here", "ask an admin which group you need")
     return None
