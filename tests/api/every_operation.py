@@ -180,13 +180,8 @@ def money(world: World) -> Iterator[Answered]:
 
 def jobs(world: World) -> Iterator[Answered]:
     yield world.ask("PATCH /scheduling/policy", body={"min_runtime_seconds": 0, "preemption_delay_seconds": 0})
-    rich: dict[str, Any] = {
-        "script": None,
-        "args": ["x"],
-        "environment": {"A": "1"},
-        "labels": {"l": "1"},
-        "max_retries": 1,
-    }
+    rich: dict[str, Any] = {"script": None, "args": ["x"], "environment": {"A": "1"}, "labels": {"l": "1"}}
+    rich["max_retries"] = 1
     rich["tolerations"] = [Toleration(key="spot", operator=TolerationOperator.EXISTS)]
     rich["node_affinity"] = NodeAffinity(required=[expression_of("!slow")], preferred=[preference_of("10:zone in (a)")])
     first = submit(world.user, world.tenant, gpu_count=6, max_runtime_minutes=60, priority=300, name="a", **rich)
