@@ -17,7 +17,7 @@ def poll(request: HttpRequest) -> HttpResponse:
     Without a login it redirects to the login page, as all pages do."""
     if not request.user.is_authenticated:
         return redirect_to_login(request.get_full_path())
-    rate_limits.count(request, f"person {request.user.pk}")
+    rate_limits.count_on_pages(request, request.user.pk)
     requested = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
     answer = snapshot.load(requested[:MAX_TOPICS], identity(request))
     answer["errors"] |= dict.fromkeys(requested[MAX_TOPICS:], "too_many_topics")

@@ -83,7 +83,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _to_login(request)
-        rate_limits.count(request, f"person {request.user.pk}")
+        rate_limits.count_on_pages(request, request.user.pk)
         caller = identity(request)
         log.act_as(caller.username, "page")
         try:

@@ -231,7 +231,7 @@ class PageSession(SessionAuthentication):
         authenticated = super().authenticate(request)
         if authenticated is None:
             return None
-        rate_limits.count(request._request, f"person {authenticated[0].pk}")
+        rate_limits.count_on_pages(request._request, authenticated[0].pk)
         return authenticated[0], identity_of_user(authenticated[0])
 
 

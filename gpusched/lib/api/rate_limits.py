@@ -50,6 +50,11 @@ def count(request: HttpRequest, caller: str) -> None:
         _require(bucket)
 
 
+def count_on_pages(request: HttpRequest, user_id: int | None) -> None:
+    """Count a page, a poll or a call of a page by its user. Raise a 429 beyond the limit."""
+    count(request, f"person {user_id}")
+
+
 def count_bad_token(request: HttpRequest) -> None:
     """Count an invalid token by address: guessing is hopeless, but must not cost much either."""
     _require(_count(f"bad:{request.META.get('REMOTE_ADDR', '')}", BAD_TOKENS_PER_MINUTE))
