@@ -3,6 +3,7 @@
 The handshake comes before the first byte of a request, so without trust no token, name or job leaves the machine."""
 
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,21 +71,35 @@ def _is_file(name: str) -> bool:
         raise TlsFileError(f"{name} cannot be read: {reason}") from error
 
 
-def distrust(error: BaseException | None) -> str:
+def fault(url: str, error: BaseException) -> tuple[str, str] | None:
+    """Return what is wrong with a certificate of either side, if that made a request to `url` fail, and the next step;
+    else None."""
+    if why := distrust(error):
+        return f"{url} cannot be trusted: {why}", NEXT_STEP
+    if why := _refusal(error):
+        return f"{url}: {why}", RENEW
+    return None
+
+
+def distrust(error: BaseException) -> str:
     """Return why the server's certificate is not trusted, if that made the request fail; else an empty string."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
-        error = error.__cause__ or error.__context__
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message.rstrip('.')}"
     return ""
 
 
-def refusal(error: BaseException | None) -> str:
+def _refusal(error: BaseException) -> str:
     """Return why the server refused the client's certificate, such as "certificate expired", if that made the request
     fail; else an empty string. asyncio loses it, if the handshake is over for the client."""
-    while error is not None:
-        _, alert, what = str(getattr(error, "reason", "")).partition("_ALERT_")
+    for cause in _causes(error):
+        _, alert, what = str(getattr(cause, "reason", "")).partition("_ALERT_")
         if alert and ("CERTIFICATE" in what or what == "UNKNOWN_CA"):
             return f"it refuses the certificate of this machine: {what.replace('_', ' ').lower()}"
-        error = error.__cause__ or error.__context__
     return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

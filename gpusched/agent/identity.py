@@ -144,10 +144,8 @@ def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Join
     except tls.TlsFileError as error:
         raise JoinError(str(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        if why := tls.distrust(error):
-            raise JoinError(f"{url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
-        if why := tls.refusal(error):
-            raise JoinError(f"{url}: {why}; {tls.RENEW}") from error
+        if fault := tls.fault(url, error):
+            raise JoinError("; ".join(fault)) from error
         text = str(error) or type(error).__name__
         raise JoinError(f"{url} cannot be reached: {text}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if target := answer.headers.get("location", ""):  # not followed: the token would go there

@@ -127,10 +127,8 @@ def _network(node: Node) -> Iterator[None]:
             raise Refused from closed
         raise Unreachable(f"{node.url}: {closed}") from closed
     except (OSError, WebSocketException, httpx.HTTPError) as error:
-        if why := tls.distrust(error):
-            raise Unreachable(f"{node.url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
-        if why := tls.refusal(error):
-            raise Unreachable(f"{node.url}: {why}; {tls.RENEW}") from error
+        if fault := tls.fault(node.url, error):
+            raise Unreachable("; ".join(fault)) from error
         step = "; gpusched-agent doctor may know why" if has_tls(node.url) else ""
         raise Unreachable(f"{node.url}: {str(error) or f'{type(error).__name__}{step}'}") from error
 

@@ -221,11 +221,8 @@ def _reach(identity: Identity) -> Iterator[Finding]:
         yield Finding("server", FAIL, str(error), proxies.NEXT_STEP)
         return
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        if why := tls.distrust(error):
-            yield Finding("server", FAIL, f"{identity.url} cannot be trusted: {why}", tls.NEXT_STEP)
-            return
-        if why := tls.refusal(error):
-            yield Finding("server", FAIL, f"{identity.url}: {why}", tls.RENEW)
+        if fault := tls.fault(identity.url, error):
+            yield Finding("server", FAIL, *fault)
             return
         sentence = f"{identity.url} cannot be reached: {str(error) or type(error).__name__}"
         yield Finding(
