@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from channels.consumer import AsyncConsumer
-from daphne import cli, http_protocol, server
+from daphne import cli, http_protocol, server, ws_protocol
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from twisted.internet import reactor, tcp
@@ -28,6 +28,8 @@ from tests.server_source import APPS, ROOT, server_files
 METHODS: list[tuple[Any, str, list[str]]] = [
     (server.Server, "create_application", ["self", "protocol", "scope"]),
     (server.Server, "listen_success", ["self", "port"]),
+    (server.Server, "handle_reply", ["self", "protocol", "message"]),
+    (ws_protocol.WebSocketProtocol, "sendCloseFrame", ["self", "code", "reasonUtf8", "isReply"]),
     (http_protocol.HTTPFactory, "buildProtocol", ["self", "addr"]),
     (http.HTTPFactory, "log", ["self", "request"]),
     (http.HTTPChannel, "lineReceived", ["self", "line"]),
@@ -133,6 +135,28 @@ async def test_application_finds_its_connection(web):
     web.create_application(protocol, {"type": "http"})
     await web.connections[protocol]["application_instance"]
     assert connections.connection(scopes[0]) is protocol
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "frame"),
+    [(1013, None, b"\x88\x02\x03\xf5"), (4401, "é" * 99, b"\x88\x7c\x11\x31" + b"\xc3\xa9" * 61)],
+    ids=["code", "reason"],
+)
+async def test_websocket_is_closed_with_the_code_and_the_reason(web, code, reason, frame):
+    """Also with a code of servers, for which autobahn raises, and with a reason, which Daphne drops."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+
+    web.application = application
+    web.ws_factory = ws_protocol.WebSocketFactory(web)
+    head = "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    transport = receive(web, f"{head}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
+    for link in web.connections.values():
+        if "application_instance" in link:
+            await link["application_instance"]
+    assert transport.value().endswith(frame)
 
 
 async def test_connection_writes_in_the_same_turn_and_leaves_the_rest_to_the_reactor(monkeypatch):

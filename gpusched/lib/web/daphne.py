@@ -13,8 +13,10 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from autobahn.util import encode_truncate
 from daphne import cli, server  # before Twisted's reactor, which it chooses
 from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.ws_protocol import WebSocketProtocol
 from django.conf import settings
 from twisted.internet import reactor, tcp
 from twisted.web.http import HTTPChannel
@@ -26,6 +28,8 @@ from gpusched.lib.web.connections import CONNECTION
 
 # Discard further input for this time: a client whose connection is closed at once would lose the answer.
 LINGER_SECONDS = 2.0
+# A close frame has room for the code and so many bytes of a reason (RFC 6455).
+_MAX_REASON_BYTES = 123
 _KIB = MAX_HEAD_BYTES >> 10
 _SHORTER = f"send an address and headers of at most {_KIB} KiB together"
 _PROBLEMS = {
@@ -212,6 +216,16 @@ class WebServer(server.Server):  # type: ignore[misc]
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
         return super().create_application(protocol, {**scope, CONNECTION: protocol})
+
+    async def handle_reply(self, protocol: Any, message: Mapping[str, Any]) -> None:
+        """Close a WebSocket with any code, and with the reason. Daphne drops the reason, and raises for the codes of
+        servers, such as 1013: the consumer would end without its `disconnect`, and the client get 1011."""
+        is_close = message["type"] == "websocket.close" and isinstance(protocol, WebSocketProtocol)
+        if is_close and protocol.state == protocol.STATE_OPEN:
+            reason = encode_truncate(message.get("reason") or "", _MAX_REASON_BYTES)
+            protocol.sendCloseFrame(message.get("code") or 1000, reason)
+        else:
+            await super().handle_reply(protocol, message)
 
 
 def install(on_start: Callable[[], None]) -> None:
