@@ -198,7 +198,8 @@ def _announce(submit: _Submit) -> None:
 @contextmanager
 def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
     """Store large payloads as files and yield their names, empty for those in the row. Delete them if the submit is
-    refused."""
+    refused. After any other error the rows may exist, as when the connection broke before the database confirmed them;
+    if they do not, `sweep` deletes the files."""
     files: list[str] = []
     try:
         for request in requests:
@@ -208,7 +209,7 @@ def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
             with storage_errors():
                 files.append(payloads.store(request.payload))
         yield files
-    except BaseException:
+    except Problem:
         payloads.delete(filter(None, files))
         raise
 

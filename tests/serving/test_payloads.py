@@ -14,6 +14,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.files.storage import storages
+from django.db import OperationalError
 from django.test import Client
 
 from gpusched.lib.db.sql import execute
@@ -23,6 +24,7 @@ from serving.batching import transfers
 from serving.former import MAX_BATCH_BYTES
 from serving.models import InferenceRequest
 from serving.requests import claims, endings, results
+from serving.requests import submit as submits
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketScope, BucketUse, TokenBucket
@@ -281,6 +283,21 @@ def test_sweep_deletes_only_old_files_without_a_task(endpoint, user, tmp_path):
     InferenceRequest.objects.all().delete()
     assert payloads.sweep(now + timedelta(hours=3)) == 2
     assert list((Path(tmp_path) / "tasks").iterdir()) == []
+
+
+def test_task_whose_commit_was_not_confirmed_keeps_its_input(endpoint, user, monkeypatch):
+    """The database may have committed before the connection broke: then the task runs."""
+    insert = submits._insert
+
+    def insert_without_answer(*values):
+        insert(*values)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(submits, "_insert", insert_without_answer)
+    with pytest.raises(OperationalError):
+        send(endpoint, user, b"a" * (300 * KIB))
+    loaded, failed = asyncio.run(transfers.load(claim([InferenceRequest.objects.get().pk])))
+    assert ([len(request.payload) for request in loaded], failed) == ([300 * KIB], [])
 
 
 CRASH = """
