@@ -139,7 +139,8 @@ class OneEndpoint(APIView):
         refusals=(400, 401, 403, 404, 412, 413, 415, 422),
     )
     def patch(self, request: Request, name: str) -> Response:
-        """`If-Match` (or `version`) prevents lost updates (412)."""
+        """Running replicas keep the `template` that they were started with. `If-Match` (or `version`) prevents lost
+        updates (412)."""
         caller = identity(request)
         endpoint = _find(request, name, caller)
         body = msgspec.structs.asdict(read_body(request, EndpointChanges))
