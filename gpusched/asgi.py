@@ -102,7 +102,9 @@ class OneHopHandler(ASGIHandler):
             logger.info("a response ends early: %s", error)
             abort(scope)
         finally:
-            await answered(self._threads, response.close)  # Django's own way starts a thread for each
+            # Django's own way starts a thread for each. A client that has all may leave just now: that cancels the
+            # wait, and without the shield also a call that has not begun.
+            await asyncio.shield(answered(self._threads, response.close))
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         with body:

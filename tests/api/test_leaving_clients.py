@@ -1,10 +1,12 @@
 """Answers that take a while end when their client leaves."""
 
 import asyncio
+import threading
 
 import pytest
+from django.http import StreamingHttpResponse
 
-from gpusched.asgi import unless_gone
+from gpusched.asgi import OneHopHandler, unless_gone
 
 
 class Sending:
@@ -94,3 +96,32 @@ def test_answer_is_cancelled_with_its_request_when_its_client_leaves_meanwhile()
             await request
 
     asyncio.run(run())
+
+
+def test_answer_is_closed_if_its_client_leaves_with_all_of_it_while_no_thread_is_free():
+    """Else a download keeps its slot until the garbage collector finds it, and the next ones are refused."""
+    closed, proceed, has_all = threading.Event(), threading.Event(), asyncio.Event()
+    handler = OneHopHandler()
+    for _ in range(handler._threads.maximum):
+        handler._threads.submit(proceed.wait)
+
+    async def content():
+        yield b"all"
+
+    async def send(message):
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            has_all.set()
+
+    async def left():
+        await has_all.wait()
+        return {"type": "http.disconnect"}
+
+    async def run():
+        response = StreamingHttpResponse(content())
+        response.close = closed.set  # type: ignore[method-assign]
+        await unless_gone(handler._stream(response, {}, send), left)
+        proceed.set()
+        await asyncio.to_thread(closed.wait, 10)
+
+    asyncio.run(run())
+    assert closed.is_set()
