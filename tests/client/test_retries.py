@@ -205,8 +205,11 @@ def test_quota_edit_sends_the_version_read(server: FakeServer) -> None:
 
 def test_names_are_quoted_in_paths(server: FakeServer) -> None:
     with Client(server.url) as client, pytest.raises(Exception, match="no such thing"):
-        client.node("../jobs/1?x=%2e")
-    assert server.requests[0].path == "/api/v1/nodes/..%2Fjobs%2F1%3Fx%3D%252e"
+        client.node("..?x=%2e#y z")
+    with Client(server.url) as client, pytest.raises(Exception, match="no such thing"):
+        client.disable_user("../jobs/1")
+    paths = [request.path for request in server.requests]
+    assert paths == ["/api/v1/nodes/..%3Fx%3D%252e%23y%20z", "/api/v1/users/..%2Fjobs%2F1/disable"]
 
 
 def test_pages_are_read_to_the_limit(server: FakeServer) -> None:

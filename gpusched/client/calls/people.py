@@ -1,6 +1,6 @@
 """The calls for people: accounts and their passwords, and the members of tenants."""
 
-from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
+from gpusched.client.transport.call import Call, delete, get, segment, user_segment, without_none, write
 from gpusched.protocol.rest.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword, TenantMember, User
 from gpusched.protocol.rest.jobs import Page
 
@@ -71,16 +71,16 @@ def add_member(tenant: str, user: str, *, role: str = "member") -> Call[TenantMe
 
 def set_role(tenant: str, user: str, role: str) -> Call[TenantMember]:
     """Change the role of a member of a tenant (owners)."""
-    return write("PATCH", f"{_members(tenant)}/{segment(user)}", TenantMember, {"role": role})
+    return write("PATCH", f"{_members(tenant)}/{user_segment(user)}", TenantMember, {"role": role})
 
 
 def remove_member(tenant: str, user: str) -> Call[None]:
     """Remove a member; their jobs continue (owners)."""
-    return delete(f"{_members(tenant)}/{segment(user)}")
+    return delete(f"{_members(tenant)}/{user_segment(user)}")
 
 
 def _user(username: str) -> str:
-    return f"/users/{segment(username)}"
+    return f"/users/{user_segment(username)}"
 
 
 def _members(tenant: str) -> str:

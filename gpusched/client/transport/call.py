@@ -107,8 +107,14 @@ def no_content(response: "httpx.Response") -> None:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path, whatever characters it has. Raises Invalid for a name that would change
-    the path."""
+    """Return a name as one segment of a path. Raises Invalid for a name that would change the path."""
+    if "/" in name:
+        raise Invalid(f"{name!r} is not a valid name: it has a slash")
+    return user_segment(name)
+
+
+def user_segment(name: str) -> str:
+    """Return the name of a user, which may have slashes, as `segment` does."""
     if not name:
         raise Invalid("a name must not be empty")
     if name in (".", ".."):
