@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -81,11 +82,12 @@ def test_no_module_writes_events_or_states_by_the_models():
             assert not sets_state, f"{file}:{node.lineno}"
 
 
-def _statements() -> Iterator[tuple[str, str, str]]:
-    """Yield the file, the function ("" outside) and the text of each string; `{}` stands for what it formats."""
-    for file, name, node in _nodes():
-        if isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
-            yield file, name, _text(node)
+@cache
+def _statements() -> list[tuple[str, str, str]]:
+    """Return the file, the function ("" outside) and the text of each statement; `{}` stands for what it formats."""
+    strings = (found for found in _nodes() if isinstance(found[2], ast.JoinedStr | ast.Constant | ast.BinOp))
+    texts = ((file, name, _text(node)) for file, name, node in strings)
+    return [(file, name, text) for file, name, text in texts if _STATEMENT.search(text)]
 
 
 def _text(node: ast.AST) -> str:
