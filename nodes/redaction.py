@@ -11,7 +11,7 @@ CLOSED_KINDS = (NodeIntent.CORDONED, NodeIntent.DRAINING)
 # Prefix of the note on a node that the system cordoned.
 AUTO_CORDON_NOTE = "held after "
 # Fields that may name processes, jobs, users or folders of any tenant, and their redacted values.
-_TEXTS: dict[str, Any] = {"health_note": "", "occupant": "", "cause": None, "hints": None, "missing_users": {}}
+_TEXTS: dict[str, Any] = {"health_note": "", "occupant": "", "cause": None, "hints": [], "missing_users": {}}
 _AUTO_CORDON = re.compile(rf"{AUTO_CORDON_NOTE}\d+ node faults")
 
 

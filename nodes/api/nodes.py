@@ -34,7 +34,8 @@ class OneNode(APIView):
     @documented("Read a node", tag="nodes", who="anybody", answer=Node)
     def get(self, request: Request, name: str) -> Response:
         """`clock_off_seconds`: how far its clock is ahead of the server's, null if unknown. `isolation`: how it
-        isolates jobs. `missing_users`: Unix users that it lacked when jobs were to start (docs/agent.md)."""
+        isolates jobs. `missing_users`: Unix users that it lacked when jobs were to start. `hints`, for admins: problems
+        that its agent finds on the machine (docs/agent.md)."""
         nodes = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
         if not nodes:
             raise not_found.absent(name)

@@ -10,7 +10,7 @@ from nodes import redaction
 _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
            n.labels || n.admin_labels AS labels, n.taints, n.agent_version,
-           n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
+           n.driver_version, n.runtimes, n.isolation, n.hints, n.hostname, n.last_seen_at, n.joined_at,
            coalesce(n.credential_at, n.joined_at) AS credential_at, n.rotation_asked_at,
            n.clock_off_seconds,
            (SELECT jsonb_object_agg(m.unix_user, m.detail) FROM nodes_missinguser m
@@ -59,6 +59,7 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
     represented = {
         **{name: row[name] for name in names},
         "missing_users": row["missing_users"] or {},
+        "hints": sorted(row["hints"], key=lambda hint: hint["level"] != "fail"),
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": rfc3339(row["last_seen_at"]),

@@ -71,3 +71,9 @@ def test_quiet_suppresses_notes_but_not_failures(full: FakeServer) -> None:
     failed = call(full.url, "--quiet", "cancel", "42")
     assert (failed.exit_code, failed.stderr) == (4, "error: not yours\nnext:  ask\n")
     assert call(full.url, "hold", "42").stderr, "one that is quiet does not hush the next"
+
+
+def test_node_show_notes_problems_of_the_machine(full: FakeServer) -> None:
+    hint = {"check": "driver", "level": "fail", "says": "versions differ", "next_step": "reboot"}
+    full.on("GET", "/nodes/n1", Answer(200, {**NODE, "hints": [hint]}))
+    assert "fail driver: versions differ; reboot\n" in call(full.url, "node", "show", "n1").stderr

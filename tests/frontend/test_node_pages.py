@@ -205,6 +205,8 @@ class TestOneNode:
         assert page.index("12 MiB free") < page.index("none of podman answers") < page.index("Next: install podman")
         assert "<script>alert" not in page
         assert "12 MiB free" not in text_of(browser(member).get("/nodes/n1/"))
+        seen = [client.get("/api/v1/nodes/n1").json()["hints"] for client in (admin, browser(member))]
+        assert [[hint["check"] for hint in hints] for hints in seen] == [["disk", "runtimes"], []]
         agent.sync(facts=agent.facts())
         assert "What to do on the machine" not in text_of(admin.get("/nodes/n1/"))
 

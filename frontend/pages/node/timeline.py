@@ -37,13 +37,6 @@ class Window:
         return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / span))
 
 
-def hints(name: str) -> list[Row]:
-    """Return the problems that the agent reports, failures first: `check level says next_step`."""
-    rows = query("SELECT hints FROM nodes_all WHERE name = %s AND removed_at IS NULL", [name])
-    hints_of_node: list[Row] = rows[0]["hints"] if rows else []
-    return sorted(hints_of_node, key=lambda hint: hint["level"] != "fail")
-
-
 def running(name: str, visible: Sequence[int] | None) -> list[Row]:
     """Return jobs with a rank on the node; hidden jobs have only their GPUs."""
     return [

@@ -58,7 +58,6 @@ def node(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
         "unread": "its node is lost" if listed["state"] == NodeState.LOST else "not read",
         "running": timeline.running(name, visible),
         "problems": remedies.problems(listed, since),
-        "hints": timeline.hints(name) if identity.is_admin else [],
         "is_held": remedies.is_auto_cordoned(listed),
         "last_request": status.of_node(listed, incidents, count_jobs(name), lag),
         "incidents": with_closers(incidents) if identity.is_admin else [],

@@ -134,8 +134,8 @@ def show(
     gpusched node show gpu-3
     gpusched node show gpu-3 -o wide
 
-    The container runtimes and the isolation of jobs go to stderr. The column ID has the ids for `gpusched gpu`; -o wide
-    has all readings.
+    The container runtimes, the isolation of jobs and, for admins, problems of the machine go to stderr. The column ID
+    has the ids for `gpusched gpu`; -o wide has all readings.
     """
     with connect(ctx) as client:
         node = client.node(name)
@@ -150,6 +150,8 @@ def show(
             messages.note(f"taints: {', '.join(map(taint_text, node.taints))}")
         for user, detail in node.missing_users.items():
             messages.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
+        for hint in node.hints:
+            messages.note(f"{hint.level} {hint.check}: {hint.says}" + (f"; {hint.next_step}" if hint.next_step else ""))
     output.items(node.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
 

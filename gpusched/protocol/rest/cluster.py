@@ -172,10 +172,19 @@ class Isolation(msgspec.Struct, kw_only=True):
         return f"{limited}; users: {self.users or '?'}"
 
 
+class Hint(msgspec.Struct, kw_only=True):
+    """A problem that `gpusched-agent doctor` finds on a node: `level` is `warn` or `fail`, `says` is the problem."""
+
+    check: str
+    level: str = ""
+    says: str = ""
+    next_step: str = ""
+
+
 class Node(msgspec.Struct, kw_only=True):
     """A node. `state` is observed, `intent` is the admin's. `clock_off_seconds`: how far its clock is ahead of the
     server's; None: unknown. `credential_at`: when its agent's credential was issued; `rotation_asked_at`: since when an
-    admin waits for a new one."""
+    admin waits for a new one. `hints`, for admins: failures first."""
 
     name: str
     state: str = ""
@@ -194,6 +203,7 @@ class Node(msgspec.Struct, kw_only=True):
     runtimes: dict[str, str] = {}
     isolation: Isolation = msgspec.field(default_factory=Isolation)
     missing_users: dict[str, str] = {}
+    hints: list[Hint] = []
     clock_off_seconds: float | None = None
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
