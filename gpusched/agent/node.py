@@ -237,14 +237,17 @@ class Node:
     async def _next_readings(self) -> list[Reading]:
         """Read the devices. While the driver hangs, report again and again that they are not known to be free."""
         reading = asyncio.ensure_future(self._driver.run(self._read))
+        name, hung, is_hung = self.identity.name, HUNG.format(HUNG_SECONDS), False
         try:
-            seconds = HUNG_SECONDS
-            while not (await asyncio.wait({reading}, timeout=seconds))[0]:
+            while not (await asyncio.wait({reading}, timeout=READ_SECONDS if is_hung else HUNG_SECONDS))[0]:
+                if not is_hung:
+                    sentence = "%s: %s; no new job gets its GPUs until it does. If it never does, reboot the node"
+                    logger.warning(sentence, name, hung, extra=self._about)
+                is_hung = True
                 devices = self._facts.devices if self._facts else []
-                self._readings = [
-                    Reading(uuid=device.uuid, occupancy=DIRTY, occupant=HUNG.format(HUNG_SECONDS)) for device in devices
-                ]
-                seconds = READ_SECONDS
+                self._readings = [Reading(uuid=device.uuid, occupancy=DIRTY, occupant=hung) for device in devices]
+            if is_hung:
+                logger.warning("%s: the driver answers again", name, extra=self._about)
             return reading.result()
         finally:
             reading.cancel()

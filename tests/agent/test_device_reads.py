@@ -85,8 +85,10 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
     asyncio.run(speak())
 
 
-def test_devices_are_not_free_while_the_driver_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No new job must get them, and jobs that run there are left alone."""
+def test_devices_are_not_free_while_the_driver_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No new job must get them, and jobs that run there are left alone. The log names its beginning and its end once."""
     release = threading.Event()
 
     class Hanging(Failed):
@@ -112,6 +114,8 @@ def test_devices_are_not_free_while_the_driver_hangs(tmp_path: Path, monkeypatch
             part.cancel()
 
     asyncio.run(asyncio.wait_for(speak(), 20))
+    logged = [record.getMessage() for record in caplog.records if "driver" in record.getMessage()]
+    assert ["answers again" in sentence for sentence in logged] == [False, True]
 
 
 @pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
