@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOperator, expression_of, preference_of
-from gpusched.protocol.agent_messages import Isolation, Reading
+from gpusched.protocol.agent_messages import Hint, Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.models import Attempt
 from nodes.telemetry import samples
@@ -45,8 +45,9 @@ class World:
             "power_limit_watts": 400.0, "sm_clock_mhz": 1000, "memory_clock_mhz": 900, "throttle_reasons": 0x4,
             "ecc_corrected": 1, "ecc_uncorrected": 0, "process_ids": [7],
         }  # fmt: skip
+        hint = Hint(check="disk", level="warn", says="12 MiB free", next_step="delete files")
         self.node.sync(
-            facts=replace(self.node.facts(), isolation=Isolation(cgroup=True), runtimes={"docker": "27"}),
+            facts=replace(self.node.facts(), isolation=Isolation(cgroup=True), runtimes={"docker": "27"}, hints=[hint]),
             readings=[Reading(uuid=device.uuid, **facts) for device in self.node.devices],
         )
 
