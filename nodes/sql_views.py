@@ -16,7 +16,7 @@ from nodes.models import (
 
 VIEWS = {
     "nodes_all": published(Node, without=("node_key", "credential_prefix", "credential_hash", "next_credential_hash")),
-    "nodes_devices": published(Device),
+    "nodes_devices": published(Device, also={"row_version": "t.xmin::text::bigint"}),
     "nodes_readings": published(Reading),
     "nodes_ranks": published(Assignment, also={"row_version": "t.xmin::text::bigint"}),
     "nodes_allocations": published(Allocation),

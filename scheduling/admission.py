@@ -95,7 +95,7 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
     detail = reasons.sentence(verdict.code, verdict.evidence)
     if verdict.code == Pending.TENANT_LIMIT:
         tenant = cluster.tenants[tenant_id]
-        running = running_jobs.running(current_era(), tenant_id)
+        running = running_jobs.running_of(tenant_id)
         used = in_use(str(verdict.evidence["dimension"]), tenant, identity.user_id, running, cluster.nodes)
         evidence = {**verdict.evidence, "whose": f"tenant {tenant.name}", "in_use": used}
         detail = reasons.sentence(Pending.QUOTA_WAIT, evidence)
@@ -127,7 +127,7 @@ def _version() -> Mapping[str, object]:
 def _read(quota_edits: int) -> _Cluster:
     """Read the snapshot; the version first, so that a change in between shows as another version."""
     version = _version()
-    nodes, rules = free_nodes.nodes(), policy()
+    nodes, rules = free_nodes.nodes(current_era()), policy()
     return _Cluster(
         version=version,
         quota_edits=quota_edits,

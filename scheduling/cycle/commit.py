@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from scheduling.reservations.bookings import Start
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
 
 MAX_REASONS = 1000
+_SHOWN = attrgetter("reason", "evidence")
 
 
 @dataclass(frozen=True)
@@ -190,17 +192,15 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
     for group in groups:
         if len(codes) > MAX_REASONS:
             break
-        changes: dict[tuple[str, str], tuple[bool, int] | None] = {}  # thousands of jobs share reason and evidence
-        for job_id in group.job_ids:
-            job = basis.waiting.get(job_id)
-            if job is None:
-                continue  # an array shows the reason of its next element
-            present = job.reason, job.evidence
-            if present not in changes:
-                changes[present] = _change(group, *present, numbers, basis.evidence_is_due)
-            change = changes[present]
+        # Thousands of jobs share reason and evidence, and most keep them.
+        waiting = [job for job in map(basis.waiting.get, group.job_ids) if job]  # an array shows its next element's
+        changes = {shown: _change(group, *shown, numbers, basis.evidence_is_due) for shown in set(map(_SHOWN, waiting))}
+        if not any(changes.values()):
+            continue
+        for job in waiting:
+            change = changes[job.reason, job.evidence]
             if change is not None:
-                (evidence if change[0] else codes).append((job_id, change[1]))
+                (evidence if change[0] else codes).append((job.job.id, change[1]))
     rows = (codes + evidence)[:MAX_REASONS]
     if not rows:
         return 0

@@ -6,8 +6,9 @@ import msgspec
 from django.conf import settings
 
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import prepared_rows
+from gpusched.lib.db.sql import columns, prepared_rows
 from gpusched.protocol import affinity as protocol
+from scheduling.cycle.eras import Era
 from scheduling.engine.affinity import Taint
 from scheduling.engine.model import Device, Node, RunningJob
 
@@ -38,10 +39,18 @@ _DEVICES = f"""
                 SELECT floor(r.utilisation_percent / 10.0)::float8 / 10 FROM nodes_readings r
                  WHERE r.device_id = d.id AND r.read_at > now() - interval '10 seconds') END,
            d.numa_node, d.nvlink_island
-      FROM nodes_devices d ORDER BY d.node_id, d.index, d.id
+      FROM nodes_devices d WHERE d.node_id = ANY(%s::bigint[]) ORDER BY d.node_id, d.index, d.id
 """
-# Nodes with what they were made from: most are unchanged since the last cycle.
-_NodeBasis = tuple[tuple[Any, ...], list[tuple[Any, ...]], int, int]
+# Most devices are unchanged since the last cycle, so of each node only a hash of their row versions is read. What a hot
+# or a shared device offers also depends on other rows and on the time.
+_DIGESTS = """
+    SELECT node_id, bit_xor(hashint8extended(id, row_version)), bool_or(health = 'hot' OR held_mb > 0)
+      FROM nodes_devices GROUP BY node_id
+"""
+_DeviceRows = list[tuple[Any, ...]]
+_devices: Cache[Era, dict[int, tuple[int, _DeviceRows]]] = Cache()
+# Nodes with what they were made from.
+_NodeBasis = tuple[tuple[Any, ...], _DeviceRows, int, int]
 _nodes: Cache[None, dict[int, tuple[_NodeBasis, Node]]] = Cache()
 
 
@@ -50,24 +59,35 @@ def capacity_seconds() -> float:
     return settings.ENV.lost_node_capacity_seconds
 
 
-def nodes(running: tuple[RunningJob, ...] = ()) -> tuple[Node, ...]:
-    """Load all nodes, with the CPU and memory that `running` leaves free."""
+def nodes(era: Era, running: tuple[RunningJob, ...] = ()) -> tuple[Node, ...]:
+    """Load all nodes, with the CPU and memory that `running` leaves free. `era`: the present one."""
     cpu_used: dict[int, int] = {}
     memory_used: dict[int, int] = {}
     for job in running:
         for rank in job.ranks:
             cpu_used[rank.node_id] = cpu_used.get(rank.node_id, 0) + rank.cpu_milli
             memory_used[rank.node_id] = memory_used.get(rank.node_id, 0) + rank.memory_mb
-    device_rows: dict[int, list[tuple[Any, ...]]] = {}
-    for row in prepared_rows(_DEVICES):
-        device_rows.setdefault(row[0], []).append(row)
+    devices = _load_devices(era)
     previous, present = _nodes.last(None, {}), {}
     for row in prepared_rows(_NODES, {"capacity_seconds": capacity_seconds()}):
         node_id = row[0]
-        basis = (row, device_rows.get(node_id, []), cpu_used.get(node_id, 0), memory_used.get(node_id, 0))
+        basis = (row, devices.get(node_id, []), cpu_used.get(node_id, 0), memory_used.get(node_id, 0))
         known = previous.get(node_id)
         present[node_id] = known if known is not None and known[0] == basis else (basis, _node(*basis))
     return tuple([node for _, node in _nodes.put(None, present).values()])
+
+
+def _load_devices(era: Era) -> dict[int, _DeviceRows]:
+    """Return the rows of the devices by node."""
+    known = _devices.last(era, {})
+    digests = prepared_rows(_DIGESTS)
+    changed = {id for id, digest, is_timed in digests if is_timed or id not in known or known[id][0] != digest}
+    read: dict[int, _DeviceRows] = {id: [] for id in changed}
+    for row in prepared_rows(_DEVICES, columns([(id,) for id in changed], 1)) if changed else ():
+        read[row[0]].append(row)
+    devices = {id: (digest, read[id]) if id in changed else known[id] for id, digest, _ in digests}
+    _devices.put(era, devices)
+    return {id: rows for id, (_, rows) in devices.items()}
 
 
 def _node(row: tuple[Any, ...], devices: list[tuple[Any, ...]], cpu_milli_used: int, memory_mb_used: int) -> Node:

@@ -43,54 +43,51 @@ class PendingJob(NamedTuple):
     array_id: int | None
 
 
-class _Block(NamedTuple):
-    digest: int
+class _Known(NamedTuple):
+    """The hashes of the blocks, and the jobs in them by id."""
+
+    digests: dict[int, int]
     jobs: dict[int, PendingJob]
 
 
-_blocks: Cache[Era, dict[int, _Block]] = Cache()
+_last: Cache[Era, _Known] = Cache()
 
 
 def pending_jobs(era: Era) -> dict[int, PendingJob]:
-    """Load the jobs that may be planned, by id. Unchanged ones are the same objects as before. `era`: the present
-    one."""
-    known = _blocks.last(era, {})
+    """Load the jobs that may be planned, by id. Unchanged ones are the same objects as before, in the same order.
+    `era`: the present one."""
+    known = _last.last(era, None)
     digests = dict(prepared_rows(_DIGESTS))
-    blocks = {number: known[number] for number, digest in digests.items() if _has_digest(known, number, digest)}
-    changed = sorted(digests.keys() - blocks.keys())
-    blocks |= {number: _Block(digests[number], {}) for number in changed}
-    for pending in _read_blocks(changed, known) if known else _read(_ALL_JOBS):
-        number = pending.job.id // _BLOCK
-        if number in blocks:
-            blocks[number].jobs[pending.job.id] = pending
-    _blocks.put(era, blocks)
-    return {job_id: pending for block in blocks.values() for job_id, pending in block.jobs.items()}
+    if known is None:
+        # In a transaction of the caller a job may be newer than the hashes, whose blocks are all that the next call
+        # compares.
+        jobs = {pending.job.id: pending for pending in _read(_ALL_JOBS) if pending.job.id // _BLOCK in digests}
+    else:
+        changed = {number for number, _ in known.digests.items() ^ digests.items()}
+        jobs = _with_changes(known.jobs, changed, changed & digests.keys()) if changed else known.jobs
+    _last.put(era, _Known(digests, jobs))
+    return jobs
 
 
-def _has_digest(known: dict[int, _Block], number: int, digest: int) -> bool:
-    return number in known and known[number].digest == digest
+def _with_changes(known: dict[int, PendingJob], changed_blocks: set[int], present: set[int]) -> dict[int, PendingJob]:
+    """Return the known jobs with what has changed in these blocks, of which only `present` ones still have jobs."""
+    versions = dict(_versions(present)) if present else {}
+    jobs = known.copy()
+    for number in changed_blocks:
+        for job_id in range(number * _BLOCK, (number + 1) * _BLOCK):
+            if job_id in jobs and job_id not in versions:
+                del jobs[job_id]
+    changed = [id for id, version in versions.items() if id not in known or known[id].version != version]
+    read = {pending.job.id: pending for pending in jobs_by_id(changed)}
+    jobs.update((id, read[id]) for id in changed if id in read)
+    return jobs
 
 
-def _read_blocks(numbers: list[int], known: dict[int, _Block]) -> Iterator[PendingJob]:
-    """Read the jobs of these blocks; yield the known objects of those that are unchanged."""
-    if not numbers:
-        return
-    before = {id: pending for number in numbers if number in known for id, pending in known[number].jobs.items()}
-    changed: list[int] = []
-    for job_id, version in _versions(numbers):
-        if job_id in before and before[job_id].version == version:
-            yield before[job_id]
-        else:
-            changed.append(job_id)
-    yield from jobs_by_id(changed)
-
-
-def _versions(numbers: list[int]) -> list[tuple[int, int]]:
+def _versions(blocks: set[int]) -> list[tuple[int, int]]:
     """Return the ids of the pending jobs of these blocks, with the versions of their rows."""
-    if len(numbers) > _FEW_BLOCKS:
-        wanted = set(numbers)
-        return [row for row in prepared_rows(_VERSIONS) if row[0] // _BLOCK in wanted]
-    bounds = [(number * _BLOCK, (number + 1) * _BLOCK) for number in numbers]
+    if len(blocks) > _FEW_BLOCKS:
+        return [row for row in prepared_rows(_VERSIONS) if row[0] // _BLOCK in blocks]
+    bounds = [(number * _BLOCK, (number + 1) * _BLOCK) for number in sorted(blocks)]
     return [row for bound in bounds for row in prepared_rows(_VERSIONS_OF_BLOCK, bound)]
 
 

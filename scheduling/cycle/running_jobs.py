@@ -1,5 +1,6 @@
 """Load the jobs that hold resources for the engine's snapshot."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,12 +12,21 @@ from scheduling.cycle.eras import Era
 from scheduling.cycle.request_shapes import request_of
 from scheduling.engine.model import DeviceHold, RankPlacement, RunningJob
 
-# What a rank holds never changes while it lives, so these versions change with everything that _RUNNING reads.
-_VERSIONS = """
-    SELECT s.job_id, s.row_version, j.row_version, a.row_version, i.job_id IS NOT NULL
-      FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
-      LEFT JOIN ({spare}) i ON i.job_id = j.id
-     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY s.job_id, s.rank
+# Most running jobs are unchanged since the last cycle. Of each block of job ids only a hash of the row versions is
+# read, and the jobs of the blocks with another hash. What a rank holds never changes while it lives, and its job is in
+# one of these states, so the hash changes with everything that _RUNNING reads.
+_BLOCK = 16
+_DIGESTS = f"""
+    SELECT block, bit_xor(hash) FROM (
+        SELECT job_id / {_BLOCK} AS block, hashint8extended(id, row_version * 4) AS hash
+          FROM nodes_ranks WHERE state <> 'ended'
+         UNION ALL
+        SELECT id / {_BLOCK}, hashint8extended(id, row_version * 4 + 1)
+          FROM jobs_all WHERE state IN ('scheduled', 'running', 'stopping')
+         UNION ALL
+        SELECT job_id / {_BLOCK}, hashint8extended(id, row_version * 4 + 2)
+          FROM jobs_attempts WHERE ended_at IS NULL) parts
+     GROUP BY block ORDER BY block
 """
 # A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
 _RUNNING = """
@@ -38,8 +48,14 @@ _RUNNING = """
       LEFT JOIN ({spare}) i ON i.job_id = j.id
      WHERE s.state <> 'ended' AND s.job_id = ANY(%(ids)s::bigint[]) ORDER BY j.id, s.rank
 """
-# Jobs with the versions of their rows: most are unchanged since the last cycle.
-_running_jobs: Cache[Era, dict[int, tuple[list[tuple[int, int, int, bool]], RunningJob]]] = Cache()
+
+
+class _Block(NamedTuple):
+    digest: int
+    jobs: tuple[RunningJob, ...]
+
+
+_blocks: Cache[Era, dict[int, _Block]] = Cache()
 
 
 class _RunningRow(NamedTuple):
@@ -79,26 +95,31 @@ class _RunningRow(NamedTuple):
     holds: str | None
 
 
-def running(era: Era, tenant_id: int | None = None) -> tuple[RunningJob, ...]:
-    """Load the jobs that hold resources, of one tenant or of all. `era`: the present one."""
-    versions: dict[int, list[tuple[int, int, int, bool]]] = {}
-    for job_id, rank, job, attempt, is_spare in prepared_rows(
-        _VERSIONS.format(spare=hook("spare_jobs")), {"tenant": tenant_id}
-    ):
-        versions.setdefault(job_id, []).append((rank, job, attempt, is_spare))
-    known = _running_jobs.last(era, {})
+def running(era: Era) -> tuple[RunningJob, ...]:
+    """Load the jobs that hold resources, by id. `era`: the present one."""
+    known = _blocks.last(era, {})
+    digests = dict(prepared_rows(_DIGESTS))
     # What a spare job would lose depends on the time as well.
-    changed = [id for id, ranks in versions.items() if ranks[0][3] or id not in known or known[id][0] != ranks]
-    present = {id: known[id] for id in versions.keys() - set(changed)}
-    for job in _read(changed):
-        present[job.job_id] = versions[job.job_id], job
-    if tenant_id is None:
-        _running_jobs.put(era, present)
-    return tuple([present[id][1] for id in versions if id in present])
+    spare = {job_id // _BLOCK for (job_id,) in prepared_rows(hook("spare_jobs"))}
+    changed = [number for number, digest in digests.items() if number not in known or known[number].digest != digest]
+    read: dict[int, tuple[RunningJob, ...]] = dict.fromkeys({*changed, *(spare & digests.keys())}, ())
+    for job in running_by_id([id for number in read for id in range(number * _BLOCK, (number + 1) * _BLOCK)]):
+        read[job.job_id // _BLOCK] += (job,)
+    blocks = {
+        number: _Block(digest, read[number]) if number in read else known[number] for number, digest in digests.items()
+    }
+    _blocks.put(era, {number: block for number, block in blocks.items() if number not in spare})
+    return tuple([job for block in blocks.values() for job in block.jobs])
 
 
-def _read(job_ids: list[int]) -> list[RunningJob]:
-    """Read those of the jobs that still run."""
+def running_of(tenant_id: int) -> list[RunningJob]:
+    """Load the jobs of a tenant that hold resources."""
+    sql = "SELECT DISTINCT s.job_id FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id WHERE s.state <> 'ended'"
+    return running_by_id([job_id for (job_id,) in prepared_rows(f"{sql} AND j.tenant_id = %s", [tenant_id])])
+
+
+def running_by_id(job_ids: Sequence[int]) -> list[RunningJob]:
+    """Load those of these jobs that hold resources."""
     if not job_ids:
         return []
     by_job: dict[int, list[tuple[Any, ...]]] = {}

@@ -116,7 +116,7 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
         # Each query sees another moment, so a job that started between two of them waits and runs.
         started = {job.job_id for job in live}
         waiting = {id: pending for id, pending in waiting.items() if id not in started}
-    free_nodes = nodes(live)
+    free_nodes = nodes(era, live)
     view = _array_view(opened, waiting, heads, now, None if is_whole else free_nodes)
     basis.pending_groups = view.pending_groups
     jobs = (*[pending.job for id, pending in waiting.items() if id not in view.hidden], *view.jobs)

@@ -64,8 +64,9 @@ def _read(released: Sequence[int] = ()) -> Present:
 def cluster() -> Present:
     """Return a view of nodes, running jobs and reservations, without pending jobs."""
     booked = bookings.load_bookings()
-    running = bookings.mark_inside(running_jobs.running(eras.current_era()), booked)
-    return Present(Snapshot((), running, free_nodes.nodes(running), (), bookings=booked), policy(), time.time())
+    era = eras.current_era()
+    running = bookings.mark_inside(running_jobs.running(era), booked)
+    return Present(Snapshot((), running, free_nodes.nodes(era, running), (), bookings=booked), policy(), time.time())
 
 
 def outlook(job_id: int, *, released: Sequence[int] = ()) -> Outlook | None:

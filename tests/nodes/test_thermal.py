@@ -18,6 +18,7 @@ from nodes.health.thermal import COOL_SECONDS, ThermalState, next_state
 from nodes.models import Device, Incident
 from scheduling import policy
 from scheduling.cycle import free_nodes
+from scheduling.cycle.eras import current_era
 from tests.factories import make_node, run_cycle, submit
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -214,6 +215,7 @@ class TestIntake:
         node = make_node(gpus=2)
         submit(user, tenant, gpu_sharing="shared", gpu_memory_mb=1000)
         run_cycle()
-        read(node, 60, utilisation_percent=57)
-        [engine_node] = free_nodes.nodes()
-        assert [device.compute for device in engine_node.devices] == [0.5, None]
+        for percent, compute in ((57, 0.5), (83, 0.8)):  # which changes no row of the device
+            read(node, 60, utilisation_percent=percent)
+            [engine_node] = free_nodes.nodes(current_era())
+            assert [device.compute for device in engine_node.devices] == [compute, None]

@@ -29,9 +29,9 @@ def readings(monkeypatch):
     counted: list[int] = []
     nodes = free_nodes.nodes
 
-    def counting():
+    def counting(era):
         counted.append(1)
-        return nodes()
+        return nodes(era)
 
     monkeypatch.setattr(free_nodes, "nodes", counting)
     return counted

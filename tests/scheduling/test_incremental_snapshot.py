@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -12,7 +13,8 @@ from gpusched.lib import cache
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job
-from nodes.models import Node
+from nodes.models import Device, ListenerLease, Node
+from nodes.ranks.recovery import mark_silent_nodes_lost
 from scheduling.cycle import eras, running_jobs, snapshot
 from tests.factories import identity_for, make_node, run_cycle, submit
 
@@ -41,7 +43,7 @@ class Writer:
 
     def step(self):
         self.rng.choice([self.submit, self.submit, self.array, run_cycle, run_cycle, self.start, self.end, self.act,
-                         self.checkpoint, self.reprioritize, self.close])()  # fmt: skip
+                         self.checkpoint, self.reprioritize, self.close, self.lose_node, self.heat])()  # fmt: skip
 
     def submit(self):
         shape = self.rng.choice([{"gpu_count": 1}, {"gpu_count": 8, "gang_scheduling": True}, {"gpu_count": 2}])
@@ -72,6 +74,21 @@ class Writer:
 
     def reprioritize(self):
         Job.objects.filter(state__in=("pending", "running"), array_count=None).update(priority=self.rng.randint(1, 999))
+
+    def lose_node(self):
+        """Lose a node with its ranks. A message of its agent brings it back."""
+        now = timezone.now()
+        ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
+        Node.objects.filter(pk=self.agents[1].id).update(last_seen_at=now - timedelta(minutes=5))
+        mark_silent_nodes_lost()
+        assert Node.objects.get(pk=self.agents[1].id).state == "lost"
+        assert_is_whole()
+        self.agents[1].sync()
+
+    def heat(self):
+        device = self.rng.choice(Device.objects.order_by("id"))
+        device.health, device.nvlink_island = self.rng.choice(["ok", "hot", "quarantined"]), self.rng.choice([None, 1])
+        device.save(update_fields=["health", "nvlink_island"])
 
     def close(self):
         Node.objects.filter(pk=self.agents[0].id).update(intent=self.rng.choice(["open", "cordoned"]))

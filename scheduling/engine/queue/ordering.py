@@ -1,98 +1,13 @@
-"""Groups the identical waiting jobs of each tenant, and determines which group comes next."""
+"""Determines which group of identical jobs comes next."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from math import inf
-from operator import attrgetter
-from typing import NamedTuple
 
 from scheduling.engine.model import Job, Key, Nomination, Policy, Request
+from scheduling.engine.queue.grouping import IdenticalJobs, Variant, group_jobs, variant_of
 from scheduling.engine.queue.job_cost import window_cost
-
-# (tenant, request's number, priority, the booking that it insists on).
-Likeness = tuple[int, int, int, int | None]
-
-
-# What may let one of several identical jobs pass another: its time limit, grace period and user, and whether it is
-# online.
-Variant = tuple[int | None, float, int, bool]
-
-
-@dataclass(frozen=True)
-class IdenticalJobs:
-    """Jobs in the order of their age, then of their ids; never empty."""
-
-    jobs: list[Job]
-
-    @cached_property
-    def job_ids(self) -> tuple[int, ...]:
-        return tuple([job.id for job in self.jobs])
-
-    @cached_property
-    def variants(self) -> dict[Variant, Job]:
-        """Return each variant and a job of it."""
-        return {variant_of(job): job for job in self.jobs}
-
-
-class Grouped(NamedTuple):
-    """The groups of a queue. `numbers`: each distinct request and its number. `later`: jobs that are not eligible yet.
-    Shared between plans, so never changed."""
-
-    jobs: tuple[Job, ...]
-    now: float
-    numbers: dict[Request, int]
-    identical: dict[Likeness, IdenticalJobs]
-    later: list[Job]
-
-
-_age = attrgetter("queued_at")
-
-
-_last = Grouped((), 0.0, {}, {}, [])
-
-
-def group_jobs(jobs: Iterable[Job], now: float) -> Grouped:
-    """Group the jobs, which may come in any order.
-
-    In a worker most cycles see the same queue objects as the cycle before: then a comparison costs a hundredth of
-    grouping again. The cache changes no result.
-    """
-    global _last
-    jobs = tuple(jobs)
-    last = _last
-    if last.now <= now and last.jobs == jobs and all(job.eligible_at > now for job in last.later):
-        _last = last._replace(jobs=jobs)  # these objects may be new; keep them for the comparison by identity
-        return _last
-    _last = _grouped(jobs, now)
-    return _last
-
-
-def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
-    groups = Grouped(jobs, now, {}, {}, [])
-    # Hashing a request costs more than the rest of this function, so requests are looked up by identity first.
-    number_by_id: dict[int, int] = {}
-    by_identity: dict[Likeness, list[Job]] = {}
-    by_likeness: dict[Likeness, list[Job]] = {}
-    for job in sorted(jobs, key=attrgetter("id")):
-        if job.eligible_at > now:
-            groups.later.append(job)
-            continue
-        key = (job.tenant_id, id(job.request), job.priority, job.booking_id)
-        identical = by_identity.get(key)
-        if identical is None:
-            number = number_by_id.get(key[1])
-            if number is None:
-                number = number_by_id[key[1]] = groups.numbers.setdefault(job.request, len(groups.numbers))
-            identical = by_identity[key] = by_likeness.setdefault((key[0], number, key[2], key[3]), [])
-        identical.append(job)
-    for likeness, identical in by_likeness.items():
-        identical.sort(key=_age)
-        groups.identical[likeness] = IdenticalJobs(identical)
-    return groups
-
 
 JobKey = Callable[[Job, Policy, float], Key]
 
@@ -242,10 +157,6 @@ class Queue:
     def put_back(self, group: JobGroup) -> None:
         """Put a job back whose nomination no longer holds: it waits like any other."""
         self.groups.setdefault(group.head.tenant_id, []).append(group)
-
-
-def variant_of(job: Job) -> Variant:
-    return job.max_runtime_seconds, job.grace_seconds, job.user_id, job.is_online
 
 
 def band(priority: int) -> int:
