@@ -136,6 +136,23 @@ def test_closing_the_pipe_notes_that_the_job_continues(server: FakeServer) -> No
     assert "job 42 continues; see: gpusched logs -f 42, or end it: gpusched cancel 42" in notes
 
 
+def test_run_notes_that_the_job_continues_when_the_token_is_revoked(server: FakeServer) -> None:
+    """The job keeps its GPUs, so its submitter must learn of it."""
+    server.on("POST", "/jobs", acted())
+    server.on("GET", "/jobs/42", Answer(200, job(state="running", attempt=1)))
+    server.on("GET", "/jobs/42/logs", problem(401, "not_authenticated", "this token is unknown, expired or revoked"))
+    result = call(server.url, "run", "--", "true")
+    assert result.exit_code == 4
+    assert "job 42 continues; see: gpusched logs -f 42, or end it: gpusched cancel 42" in result.stderr
+    assert "error: this token is unknown, expired or revoked" in result.stderr
+
+
+def test_run_that_is_refused_at_the_submit_tells_of_no_job(server: FakeServer) -> None:
+    server.on("POST", "/jobs", problem(403, "not_permitted", "this needs the role member in the tenant"))
+    result = call(server.url, "run", "--", "true")
+    assert "continues" not in result.stderr
+
+
 def test_signal_during_the_submit_leaves_no_job_behind(server: FakeServer) -> None:
     """The answer to the submit is lost twice, and the signal comes before it is had."""
     Interruptible(server)

@@ -109,6 +109,7 @@ def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int
     """Submit the job and print its output to the end. Return the exit code."""
     from gpusched.cli.jobs.log_output import print_growing
     from gpusched.cli.jobs.signal_relay import Relay
+    from gpusched.client.errors import GpuschedError
 
     relay, job = Relay(client, received), None
     try:
@@ -117,19 +118,30 @@ def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int
         relay.set_job(job.id)
         ended = print_growing(client, job)
     except Signalled as second:
-        see = f"gpusched why {job.id}" if job else "gpusched ps"
-        messages.note(f"\nexiting before the end of {f'job {job.id}' if job else 'the job'}; see: {see}")
+        messages.note(f"\n{_left_behind(job)}")
         return 128 + second.number
+    except GpuschedError:
+        # The token was revoked or has expired, or the server is away: the job runs on, or waits.
+        if job:
+            messages.note(_left_behind(job) if received.ending else _continues(job))
+        raise
     except OSError:
         # The pipe broke, the disk is full, or the terminal was closed: SIGHUP then also cancels the job.
         if received.ending is not None:
             relay.wait_cancelled()
         elif job:
-            messages.note(
-                f"job {job.id} continues; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}"
-            )
+            messages.note(_continues(job))
         raise
     return exit_code(ended, received.ending)
+
+
+def _left_behind(job: "Job | None") -> str:
+    see = f"gpusched why {job.id}" if job else "gpusched ps"
+    return f"exiting before the end of {f'job {job.id}' if job else 'the job'}; see: {see}"
+
+
+def _continues(job: "Job") -> str:
+    return f"job {job.id} continues; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}"
 
 
 def exit_code(job: "Job", received: int | None = None) -> int:
