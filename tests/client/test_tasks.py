@@ -189,3 +189,12 @@ def test_wait_pauses_while_the_server_answers_at_once(server: FakeServer) -> Non
     with Client(server.url) as client, pytest.raises(Timeout):
         list(client.wait_tasks([1], timeout=1.0))
     assert 1 < len(server.requests) < 20
+
+
+def test_submit_names_its_task_before_it_waits(server: FakeServer) -> None:
+    """No command lists tasks, so the id would be lost with the wait: the token is revoked, or the server stays away."""
+    refused = problem(401, "not_authenticated", "this token is unknown, expired or revoked")
+    Tasks(server).failures["GET"] = [refused]
+    result = call(server.url, "task", "submit", "--wait", "twice", "3")
+    assert result.exit_code == 4
+    assert result.stderr.splitlines()[0] == "task 0 submitted; Ctrl-C ends the wait, not the task"

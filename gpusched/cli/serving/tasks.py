@@ -58,6 +58,8 @@ def submit(
     with connect(ctx) as client:
         task = client.submit_task(endpoint, value, tenant=tenant, units=units, content_type=kind)
         if wait:
+            # No command lists tasks: without its id, the result of an ended wait could not be had.
+            messages.note(f"task {task.id} submitted; Ctrl-C ends the wait, not the task")
             task = client.wait_task(task.id, timeout)
     _print_or_fail(task, form)
 
