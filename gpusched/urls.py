@@ -4,7 +4,7 @@ import sys
 
 from django.conf import settings
 from django.contrib import admin
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import DisallowedHost, RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, register_converter
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
@@ -229,6 +229,10 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if isinstance(exception, DisallowedHost):
+        step = "use another name of the server, or ask an admin to add this one to GPUSCHED_ALLOWED_HOSTS"
+        problem = Problem(400, "bad_request", "the server does not accept the host name of this URL", next_step=step)
+        return response_for(problem) if wants_problem(request) else page_error(request, 400, problem)
     if wants_problem(request) and isinstance(exception, RequestDataTooBig):
         return response_for(too_large())
     if wants_problem(request):

@@ -91,6 +91,15 @@ class TestOneShape:
     def test_malformed_address_is_rejected(self, path, admin):
         assert check(Client().get(path, headers=admin)).status_code == 404
 
+    @pytest.mark.parametrize("path", ["/api/v1/me", "/agent/join", "/login/"])
+    def test_unlisted_host_name_is_named_as_the_cause(self, path):
+        """People and agents that use it must learn which setting lacks it."""
+        answer = Client().get(path, headers={"host": "head.example"})
+        assert answer.status_code == 400
+        text = answer.content.decode()
+        assert "does not accept the host name of this URL" in text
+        assert "GPUSCHED_ALLOWED_HOSTS" in text
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [("GET", "/agent/join"), ("DELETE", "/agent/sync"), ("POST", "/api/v1/openapi.json"), ("POST", "/metrics"),

@@ -6,7 +6,7 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid": (400, "fields are wrong; `errors` lists them"),
     "malformed_json": (400, "the body is not JSON"),
     "exceeds_burst": (400, "the submit needs more tokens than a token bucket ever holds, or allows in a day"),
-    "bad_request": (400, "the request itself is malformed"),
+    "bad_request": (400, "the request itself is malformed, or its host name is not in `GPUSCHED_ALLOWED_HOSTS`"),
     "out_of_range": (400, "a value in an agent's message does not fit (agents)"),
     "wrong_protocol": (400, "the endpoint takes tasks and the request is one to the OpenAI API, or the reverse"),
     "not_authenticated": (401, "no token, or one that is unknown, expired or revoked; wrong name or password"),
