@@ -20,6 +20,7 @@ from jobs.lifecycle.states import PlacementDecision
 from nodes.allocation import allocations
 from nodes.allocation.allocations import RankAllocation
 from scheduling.cycle.late_bookings import LateBookings
+from scheduling.cycle.pending_jobs import ShownReason
 from scheduling.cycle.preemptions import preempt
 from scheduling.cycle.snapshot import CommitBasis
 from scheduling.engine.model import Node, PendingGroup, Placement, Plan, Snapshot, public_id
@@ -30,7 +31,7 @@ from scheduling.reservations.bookings import Start
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
 
 MAX_REASONS = 1000
-_SHOWN = attrgetter("reason", "evidence")
+_SHOWN = attrgetter("shown")
 
 
 @dataclass(frozen=True)
@@ -192,13 +193,13 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
     for group in groups:
         if len(codes) > MAX_REASONS:
             break
-        # Thousands of jobs share reason and evidence, and most keep them.
-        waiting = [job for job in map(basis.waiting.get, group.job_ids) if job]  # an array shows its next element's
-        changes = {shown: _change(group, *shown, numbers, basis.evidence_is_due) for shown in set(map(_SHOWN, waiting))}
+        # An array shows the reason of its next element; it has no pending jobs for the others.
+        waiting = list(filter(None, map(basis.waiting.get, group.job_ids)))
+        changes = {shown: _change(group, shown, numbers, basis.evidence_is_due) for shown in set(map(_SHOWN, waiting))}
         if not any(changes.values()):
             continue
         for job in waiting:
-            change = changes[job.reason, job.evidence]
+            change = changes[job.shown]
             if change is not None:
                 (evidence if change[0] else codes).append((job.job.id, change[1]))
     rows = (codes + evidence)[:MAX_REASONS]
@@ -216,16 +217,16 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
 
 
 def _change(
-    group: PendingGroup, reason: str, evidence: str, numbers: dict[tuple[str, str], int], is_due: bool
+    group: PendingGroup, shown: ShownReason, numbers: dict[tuple[str, str], int], is_due: bool
 ) -> tuple[bool, int] | None:
-    """Return whether the code of a job with this reason stays the same, and the number of what to write; None:
+    """Return whether the code of a job that shows this reason stays the same, and the number of what to write; None:
     nothing. `numbers`: of each code and evidence so far."""
-    code = _new_code(reason, group)
-    is_same = reason == code
+    code = _new_code(shown.code, group)
+    is_same = shown.code == code
     if is_same and (code in _TIMED or not is_due):
         return None
     text = as_json(group.evidence)
-    if is_same and _same_json(text, evidence):
+    if is_same and _same_json(text, shown.evidence):
         return None
     return is_same, numbers.setdefault((code, text), len(numbers))
 

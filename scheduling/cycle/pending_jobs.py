@@ -1,6 +1,8 @@
 """Load the pending jobs for the engine's snapshot."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gpusched.lib.cache import Cache
@@ -31,6 +33,17 @@ _JOBS = f"""
 _ALL_JOBS, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ShownReason:
+    """The reason of a pending job as stored, the same object for each code and evidence: thousands share a few."""
+
+    code: str
+    evidence: str
+
+
+_shown = lru_cache(maxsize=10_000)(ShownReason)
+
+
 class PendingJob(NamedTuple):
     """A pending job as read: the row version, the engine's job, and the values that the commit compares with. For an
     array: its next element."""
@@ -38,8 +51,7 @@ class PendingJob(NamedTuple):
     version: int
     job: Job
     attempt: int
-    reason: str
-    evidence: str
+    shown: ShownReason
     array_id: int | None
 
 
@@ -117,4 +129,4 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
             booking_id=booking_id,
             grace_seconds=grace_seconds,
         )
-        yield PendingJob(version, job, attempt, reason, evidence, array_id)
+        yield PendingJob(version, job, attempt, _shown(reason, evidence), array_id)
