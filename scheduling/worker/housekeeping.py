@@ -1,6 +1,8 @@
-"""Monitor the housekeeping cluster: when each of its tasks last succeeded."""
+"""The housekeeping cluster: when each of its tasks last succeeded, and its schedules after the clock was set back."""
 
-from gpusched.lib.db.sql import query
+from django.utils import timezone
+
+from gpusched.lib.db.sql import execute, query
 
 # Name of a task (scheduling/worker/tasks.py) → minutes from one run to the next.
 EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "learn": 1, "drop_old": 60, "drop_old_jobs": 1}
@@ -13,7 +15,7 @@ def task_ages() -> dict[str, float]:
     rows = query(
         """SELECT func, extract(epoch FROM clock_timestamp() - max(stopped))::float8 AS age FROM django_q_task
             WHERE success AND func = ANY(%s) GROUP BY func""",
-        [[f"scheduling.worker.tasks.{name}" for name in EVERY_MINUTES]],
+        [_functions()],
     )
     return {row["func"].rpartition(".")[2]: row["age"] for row in rows}
 
@@ -27,3 +29,25 @@ def lag_seconds(ages: dict[str, float]) -> float | None:
 
 def is_working(lag: float | None) -> bool:
     return lag is not None and lag < TIMEOUT_SECONDS
+
+
+# django-q2 plans a task by the clock of its host, at most one period ahead.
+_RUN_NOW = """
+    UPDATE django_q_schedule SET next_run = %(now)s
+     WHERE name = ANY(%(names)s) AND next_run > %(now)s + make_interval(mins => minutes + 1)
+"""
+# They would count as the latest, and django-q2 would delete new ones instead of them.
+_FORGET = """
+    DELETE FROM django_q_task WHERE func = ANY(%(functions)s) AND stopped > %(now)s + interval '1 minute'
+"""
+
+
+def resume_after_clock_step() -> None:
+    """Run tasks now that wait for a time before which the clock was set back: otherwise none runs until then."""
+    now = timezone.now()
+    if execute(_RUN_NOW, {"now": now, "names": list(EVERY_MINUTES)}):
+        execute(_FORGET, {"now": now, "functions": _functions()})
+
+
+def _functions() -> list[str]:
+    return [f"scheduling.worker.tasks.{name}" for name in EVERY_MINUTES]

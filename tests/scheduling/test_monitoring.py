@@ -136,6 +136,19 @@ class TestReady:
         [line] = [one for one in text.splitlines() if 'housekeeping_age_seconds{task="mend"}' in one]
         assert float(line.split()[1]) == pytest.approx(ages["mend"], abs=30)
 
+    def test_housekeeping_runs_again_after_the_clock_was_set_back(self):
+        """Otherwise it stands still until the clock shows that time again, and counts as working."""
+        worker._plan_housekeeping()
+        Schedule.objects.update(next_run=timezone.now() + timedelta(minutes=59))
+        Schedule.objects.filter(name="mend").update(next_run=timezone.now() + timedelta(days=1))
+        for name in housekeeping.EVERY_MINUTES:
+            ended(name, -86400)
+            ended(name, 400 if name == "mend" else 5)
+        housekeeping.resume_after_clock_step()
+        due = Schedule.objects.filter(next_run__lt=timezone.now()).values_list("name", flat=True)
+        assert set(due) == housekeeping.EVERY_MINUTES.keys() - {"drop_old"}
+        assert not housekeeping.is_working(housekeeping.lag_seconds(housekeeping.task_ages()))
+
     def test_every_planned_task_is_monitored(self):
         worker._plan_housekeeping()
         planned = {row.name: row.minutes for row in Schedule.objects.all()}
