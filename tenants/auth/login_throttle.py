@@ -84,12 +84,14 @@ def _key(kind: str, text: str) -> str:
     return f"{kind}:{hmac.new(settings.SECRET_KEY.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]}"
 
 
-_COUNT = """
+# A window of the future is from before the clock was set back. It would last until then.
+_IS_OVER = "{row}began_at NOT BETWEEN now() - make_interval(secs => %(window)s) AND now() + interval '1 minute'"
+_COUNT = f"""
     INSERT INTO tenants_loginattempts AS a (key, count, began_at)
     SELECT key, 1, now() FROM unnest(%(keys)s::text[]) AS k (key) ORDER BY key
     ON CONFLICT (key) DO UPDATE SET
-        count = CASE WHEN a.began_at < now() - make_interval(secs => %(window)s) THEN 1 ELSE a.count + 1 END,
-        began_at = CASE WHEN a.began_at < now() - make_interval(secs => %(window)s) THEN now() ELSE a.began_at END
+        count = CASE WHEN {_IS_OVER.format(row="a.")} THEN 1 ELSE a.count + 1 END,
+        began_at = CASE WHEN {_IS_OVER.format(row="a.")} THEN now() ELSE a.began_at END
     RETURNING key, count, %(window)s - extract(epoch FROM now() - began_at)::float8 AS seconds_left
 """
 
@@ -97,8 +99,8 @@ _COUNT = """
 def _count(limits: dict[str, int]) -> None:
     execute(
         "DELETE FROM tenants_loginattempts WHERE key IN (SELECT key FROM tenants_loginattempts"
-        " WHERE began_at < now() - make_interval(secs => %s) LIMIT 100 FOR UPDATE SKIP LOCKED)",
-        [LOGIN_WINDOW_SECONDS],
+        f" WHERE {_IS_OVER.format(row='')} LIMIT 100 FOR UPDATE SKIP LOCKED)",
+        {"window": LOGIN_WINDOW_SECONDS},
     )
     rows = query(_COUNT, {"keys": list(limits), "window": LOGIN_WINDOW_SECONDS})
     wait = max((row["seconds_left"] for row in rows if row["count"] > limits[row["key"]]), default=None)

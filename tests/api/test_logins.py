@@ -110,6 +110,13 @@ def test_attempts_count_anew_after_the_window():
     assert log_in(password=RIGHT).status_code == 201
 
 
+def test_attempts_count_anew_after_the_clock_was_set_back():
+    for _ in range(4):
+        log_in()
+    execute("UPDATE tenants_loginattempts SET began_at = began_at + interval '1 day'")
+    assert log_in(password=RIGHT).status_code == 201
+
+
 @pytest.mark.parametrize("path", ["/login/", "/admin/login/"])
 def test_login_pages_count(path):
     """The login page and the admin share the counters with the API; the refusal is a page."""
