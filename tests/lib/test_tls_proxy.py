@@ -33,7 +33,8 @@ from scheduling.status.metrics import metrics
 def test_caddy_accepts_the_configuration(
     tmp_path: Path, name: str, issuer: str, is_internal: bool, https_port: int, agent_ca: str
 ) -> None:
-    env = Env(tls_issuer=issuer, tls_https_port=https_port, tls_agent_ca=agent_ca)
+    proxies = "10.0.0.5,2001:db8::/32" if agent_ca else ""
+    env = Env(tls_issuer=issuer, tls_https_port=https_port, tls_agent_ca=agent_ca, trusted_proxies=proxies)
     proxy = TlsProxy(name, env, tmp_path / "caddy", "127.0.0.1:8000")
     proxy.write()
     command = [program(), "adapt", "--config", "Caddyfile", "--adapter", "caddyfile"]
@@ -73,7 +74,7 @@ def test_every_address_of_the_metrics_is_for_private_addresses_only(tmp_path: Pa
     ]
     assert "/metrics" in addresses
     caddyfile = TlsProxy("gpu.example.org", Env(), tmp_path, "127.0.0.1:8000").caddyfile()
-    [restricted] = re.findall(r"@metrics \{\s+path (.*)\n\s+not remote_ip private_ranges", caddyfile)
+    [restricted] = re.findall(r"@metrics \{\s+path (.*)\n\s+not client_ip private_ranges", caddyfile)
     assert sorted(restricted.split()) == sorted(addresses)
 
 
@@ -92,6 +93,14 @@ def test_server_trusts_caddy_at_the_address_that_it_connects_from(
     """Otherwise all clients have the address of Caddy, and share one limit of logins."""
     proxy = TlsProxy("gpu.example.org", Env(trusted_proxies=present), tmp_path, upstream)
     assert proxy.settings()["GPUSCHED_TRUSTED_PROXIES"] == trusted
+
+
+def test_caddy_passes_on_the_clients_of_trusted_proxies_in_front_of_it(tmp_path: Path) -> None:
+    """Otherwise all of them have the address of that proxy, and share one limit of logins."""
+    env = Env(trusted_proxies="10.0.0.5, 2001:db8::/32")
+    site, inner = (TlsProxy("head", each, tmp_path, "127.0.0.1:8000").caddyfile() for each in (env, Env()))
+    assert "trusted_proxies static 10.0.0.5/32 2001:db8::/32\n\t\ttrusted_proxies_strict\n" in site
+    assert "trusted_proxies" not in inner
 
 
 def test_authority_is_there_once_its_certificate_is_whole(tmp_path: Path) -> None:

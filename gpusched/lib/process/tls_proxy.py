@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.env import Env, SettingError
+from gpusched.lib.web.client_address import networks
 from gpusched.lib.web.local_address import in_url
 
 PROGRAM = "caddy"
@@ -25,7 +26,7 @@ _CADDYFILE = """\
 	storage file_system %(storage)s
 	http_port %(http_port)d
 	https_port %(https_port)d
-%(acme)s	log {
+%(proxies)s%(acme)s	log {
 		output stderr
 		level WARN
 	}
@@ -35,7 +36,7 @@ _CADDYFILE = """\
 %(tls)s	# It names nodes, and needs no login.
 	@metrics {
 		path /metrics /api/v1/metrics
-		not remote_ip private_ranges
+		not client_ip private_ranges
 	}
 	respond @metrics "only private addresses may read /metrics" 403
 %(agents)s	reverse_proxy %(upstream)s {
@@ -50,6 +51,13 @@ _REDIRECT = """
 http://%s {
 	redir %s{uri} 308
 }
+"""
+# Caddy itself drops the addresses of clients that other proxies report.
+_PROXIES = """\
+	servers {
+		trusted_proxies static %s
+		trusted_proxies_strict
+	}
 """
 _CLIENT_AUTH = """ {
 		client_auth {
@@ -129,7 +137,7 @@ class TlsProxy:
 
     def caddyfile(self) -> str:
         """Return Caddy's configuration."""
-        agent_ca = self.env.tls_agent_ca
+        agent_ca, proxies = self.env.tls_agent_ca, networks(self.env.trusted_proxies)
         issuer = " internal" if self.is_internal else ""
         client_auth = _CLIENT_AUTH % json.dumps(str(Path(agent_ca).absolute())) if agent_ca else ""
         redirect = "" if self.env.tls_https_port == 443 else _REDIRECT % (self.host, self.url)
@@ -139,6 +147,7 @@ class TlsProxy:
             "tls": f"\ttls{issuer}{client_auth}\n" if issuer or client_auth else "",
             "agents": _AGENTS if agent_ca else "",
             "storage": json.dumps(str(self.directory.absolute())),
+            "proxies": _PROXIES % " ".join(map(str, proxies)) if proxies else "",
             "acme": self._acme_options(),
             "http_port": self.env.tls_http_port,
             "https_port": self.env.tls_https_port,
