@@ -13,6 +13,7 @@ from django.http import HttpRequest
 
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.api.rate_limits import subscriber
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MAX_PER_ADDRESS, MAX_PER_NAME, MAX_PER_NAME_AND_ADDRESS
@@ -57,7 +58,7 @@ class ThrottledLogin(ModelBackend):
     ) -> User | None:
         """Return the user if the password is right, and count the attempt. Count before the password is checked, so
         that attempts at the same time count too. `is_valid` False: no password is right."""
-        limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
+        limits = _limits(username, subscriber(request.META.get("REMOTE_ADDR", "")) if request else "")
         _count(limits)
         only_for = oidc.describe(settings.ENV.password_login_only_for)
         if only_for and username not in only_for:

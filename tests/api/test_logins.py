@@ -93,6 +93,13 @@ def test_right_password_resets_the_guesses_before_it():
     assert [log_in().status_code for _ in range(3)] == [401] * 3
 
 
+def test_guesses_from_one_network_of_ipv6_share_their_limit():
+    """A client has 2^64 addresses."""
+    answers = [log_in(name=f"user{n}", address=f"2001:db8:0:1::{n}").status_code for n in range(6)]
+    assert answers == [401] * 5 + [429]
+    assert log_in(address="2001:db8:0:2::1").status_code == 401
+
+
 def test_own_password_does_not_reset_guesses_at_others():
     """Otherwise an account holder could guess forever from an address, with right logins in between."""
     make_user("mallory")

@@ -73,12 +73,12 @@ CODES: dict[str, tuple[int, str]] = {
         429,
         f"more than {limits.MAX_PER_NAME_AND_ADDRESS} attempts in {limits.LOGIN_WINDOW_SECONDS // 60} minutes with a "
         f"name from one address, {limits.MAX_PER_ADDRESS} from an address, or {limits.MAX_PER_NAME} with a name; "
-        "with `Retry-After`",
+        "with `Retry-After`. An IPv6 network of 64 bits counts as one address",
     ),
     "rate_limited": (
         429,
         f"more than `GPUSCHED_RATE_LIMIT_PER_MINUTE` requests with a token, or {limits.BAD_TOKENS_PER_MINUTE} requests "
-        "with invalid tokens from an address; with `Retry-After`",
+        "with invalid tokens from an address (or IPv6 network of 64 bits); with `Retry-After`",
     ),
     "too_many_uploads": (429, "8 large inputs of tasks at once per web process, and 4 per caller"),
     "too_many_downloads": (

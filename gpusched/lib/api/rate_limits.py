@@ -3,6 +3,7 @@
 A token bucket per caller in the memory of this web process: it stops runaway loops and is not an exact count. It fills
 evenly, so that a caller who waited can send a minute's worth at once."""
 
+import ipaddress
 import math
 import time
 from collections.abc import Callable
@@ -57,12 +58,21 @@ def count_on_pages(request: HttpRequest, user_id: int | None) -> None:
 
 def count_bad_token(request: HttpRequest) -> None:
     """Count an invalid token by address: guessing is hopeless, but must not cost much either."""
-    _require(_count(f"bad:{request.META.get('REMOTE_ADDR', '')}", BAD_TOKENS_PER_MINUTE))
+    _require(_count(f"bad:{subscriber(request.META.get('REMOTE_ADDR', ''))}", BAD_TOKENS_PER_MINUTE))
 
 
 def count_password(caller: str) -> None:
     """Count a request that hashes another user's password. Raise a 429 beyond the limit."""
     _require(_count(f"password:{caller}", PASSWORDS_PER_MINUTE))
+
+
+def subscriber(address: str) -> str:
+    """Return what limits per address count: of IPv6 the network of 64 bits, because each client has a whole one."""
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.IPv6Address(int(parsed) >> 64 << 64))
 
 
 def _require(bucket: Bucket) -> None:
