@@ -169,12 +169,15 @@ class TestProxies:
             ("192.0.2.1, 10.0.0.9", "192.0.2.1"),
             ("192.0.2.1, x", "10.0.0.1"),
             ("2001:db8::1", "2001:db8::1"),
+            ("6.6.6.6, 192.0.2.1:4711", "192.0.2.1"),
+            ("[2001:db8::1]:4711, 10.0.0.9:80", "2001:db8::1"),
         ],
     )
     def test_client_is_the_nearest_address_that_is_not_a_proxy(self, claimed, client):
         assert client_of("10.0.0.1", claimed, networks("10.0.0.0/24")) == client
         # As a server that listens on `::` sees its IPv4 clients.
-        assert client_of("::ffff:10.0.0.1", claimed, networks("10.0.0.0/24")) == client
+        for trusted in ("10.0.0.0/24", "::ffff:10.0.0.0/120"):
+            assert client_of("::ffff:10.0.0.1", claimed, networks(trusted)) == client
 
     def test_https_behind_a_proxy_needs_its_header(self):
         with pytest.raises(SettingError, match="TRUSTED_PROXIES"):

@@ -1,6 +1,7 @@
 """Find the client's address and scheme. Headers of a proxy count only if the proxy is trusted."""
 
 import ipaddress
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
 @sync_only_middleware
@@ -31,7 +33,7 @@ def behind_proxies(get_response: Callable[[HttpRequest], HttpResponse]) -> Calla
 @lru_cache(8)
 def networks(text: str) -> tuple[Network, ...]:
     """Parse addresses and networks separated by commas. Raise ValueError that names an invalid one."""
-    return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(_plain_network(ipaddress.ip_network(part.strip())) for part in text.split(",") if part.strip())
 
 
 def client_of(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
@@ -41,7 +43,7 @@ def client_of(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
     if not is_within(peer, trusted):
         return peer
     for part in reversed(forwarded.split(",")):
-        address = _plain(part.strip())
+        address = _plain(_without_port(part.strip()))
         if not _is_address(address):
             break
         nearest = address
@@ -62,6 +64,19 @@ def _plain(text: str) -> str:
         return text
     address = ipaddress.ip_address(text)
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _plain_network(network: Network) -> Network:
+    """Return a network of mapped IPv4 addresses as one of IPv4, as `_plain` returns its addresses."""
+    if network.version == 6 and network.subnet_of(_MAPPED):
+        return ipaddress.ip_network((int(network[0]) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
+
+
+def _without_port(text: str) -> str:
+    """Return the address of `192.0.2.1:4711` or `[2001:db8::1]:4711`, as some proxies write it."""
+    found = re.fullmatch(r"\[(.*)\](?::\d+)?|([\d.]+):\d+", text)
+    return (found[1] or found[2]) if found else text
 
 
 def _is_address(text: str) -> bool:
