@@ -40,7 +40,8 @@ _DUE = f"""
                   max(busy_at) AS busy_at
              FROM serving_replica WHERE endpoint_id = e.id) r
      WHERE e.replicas_of_id IS NULL AND e.state = 'active'
-       AND (p.seen_at IS NULL OR p.seen_at < clock_timestamp() - interval '{ROUND_SECONDS:g} s')
+       AND (p.seen_at IS NULL OR p.seen_at < clock_timestamp() - interval '{ROUND_SECONDS:g} s'
+            OR p.seen_at > clock_timestamp())  -- the clock was set back
      ORDER BY e.id
 """
 _SAVE = """
@@ -97,7 +98,7 @@ def _round(row: Mapping[str, Any]) -> dict[str, Any]:
     state = {name: row[name] for name in ("id", "judged_at", "worth", "is_over_budget", "now")}
     kept = row["kept_seconds"]
     if row["is_kept"] and row["warm"] and row["seen_at"] is not None and not row["is_active"]:
-        kept += now - row["seen_at"]
+        kept += max(0.0, now - row["seen_at"])
     # A request may have come and ended since the last round.
     at = now if row["is_active"] else row["busy_at"]
     if before is None or (at is not None and at > before):

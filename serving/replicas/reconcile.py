@@ -75,7 +75,7 @@ _DEMANDS = """
                   (array_agg(r.job_id ORDER BY r.ended_at DESC, r.job_id DESC))[1] AS failed_job
              FROM serving_replica r
             WHERE r.endpoint_id = e.id AND r.warm_at IS NULL AND NOT r.is_draining
-              AND r.ended_at > clock_timestamp() - interval '1 hour'
+              AND r.ended_at BETWEEN clock_timestamp() - interval '1 hour' AND clock_timestamp()
               AND r.ended_at > coalesce((SELECT max(w.warm_at) FROM serving_replica w WHERE w.endpoint_id = e.id),
                                         '-infinity')) f
      WHERE e.replicas_of_id IS NULL AND (e.state <> 'removed' OR EXISTS (
@@ -90,6 +90,12 @@ _COLD = """
       FROM jobs_all j LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt
      WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL
        AND (j.state IN ('pending', 'scheduled') OR a.scheduled_at > r.warm_at)
+"""
+# Times of before the clock was set back. Until then an idle replica would keep its GPUs, and replicas that fail would
+# start again without a pause.
+_AFTER_CLOCK_STEP = """
+    UPDATE serving_replica SET warm_at = least(warm_at, clock_timestamp()), busy_at = least(busy_at, clock_timestamp())
+     WHERE greatest(warm_at, busy_at) > clock_timestamp() + interval '1 minute'
 """
 # Jobs that wait for what replicas hold: GPUs, or those that a limit leaves to their tenant. Others would not start: of
 # the constraints only anti-affinity ends with another job.
@@ -121,6 +127,7 @@ def reconcile() -> bool:
         execute(_END)
         execute(_RETRIED)
         execute(_COLD)
+        execute(_AFTER_CLOCK_STEP)
         reasons = {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT), "constraint": Pending.CONSTRAINT}
         [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, reasons)
         rounds.update()
