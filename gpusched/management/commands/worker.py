@@ -15,7 +15,7 @@ from django_q.conf import Conf
 
 from gpusched import tracing
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
-from gpusched.lib.process.task_cluster import ProcessDied, wait_for_cluster
+from gpusched.lib.process.task_cluster import ClusterEnded, wait_for_cluster
 from scheduling.worker import leadership
 
 
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             stopping = sender.start()
         try:
             wait_for_cluster(cluster)
-        except ProcessDied as error:
+        except ClusterEnded as error:
             raise CommandError(str(error)) from error
         finally:
             if options["cluster"] == "housekeeping":
