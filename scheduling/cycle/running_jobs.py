@@ -17,16 +17,22 @@ from scheduling.engine.model import DeviceHold, RankPlacement, RunningJob
 # one of these states, so the hash changes with everything that _RUNNING reads.
 _BLOCK = 16
 _DIGESTS = f"""
-    SELECT block, bit_xor(hash) FROM (
-        SELECT job_id / {_BLOCK} AS block, hashint8extended(id, row_version * 4) AS hash
+    SELECT block, bit_xor(hash), bool_or(is_spare) FROM (
+        SELECT job_id / {_BLOCK} AS block, hashint8extended(id, row_version * 4) AS hash, false AS is_spare
           FROM nodes_ranks WHERE state <> 'ended'
          UNION ALL
-        SELECT id / {_BLOCK}, hashint8extended(id, row_version * 4 + 1)
+        SELECT id / {_BLOCK}, hashint8extended(id, row_version * 4 + 1), false
           FROM jobs_all WHERE state IN ('scheduled', 'running', 'stopping')
          UNION ALL
-        SELECT job_id / {_BLOCK}, hashint8extended(id, row_version * 4 + 2)
-          FROM jobs_attempts WHERE ended_at IS NULL) parts
+        SELECT job_id / {_BLOCK}, hashint8extended(id, row_version * 4 + 2), false
+          FROM jobs_attempts WHERE ended_at IS NULL
+         UNION ALL
+        SELECT job_id / {_BLOCK}, 0, true FROM ({{spare}}) i) parts
      GROUP BY block ORDER BY block
+"""
+_RUNNING_OF = """
+    SELECT DISTINCT s.job_id FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id
+     WHERE s.state <> 'ended' AND j.tenant_id = %s
 """
 # A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
 _RUNNING = """
@@ -51,7 +57,9 @@ _RUNNING = """
 
 
 class _Block(NamedTuple):
-    digest: int
+    """`digest` None: of jobs that must be read again each time."""
+
+    digest: int | None
     jobs: tuple[RunningJob, ...]
 
 
@@ -98,24 +106,24 @@ class _RunningRow(NamedTuple):
 def running(era: Era) -> tuple[RunningJob, ...]:
     """Load the jobs that hold resources, by id. `era`: the present one."""
     known = _blocks.last(era, {})
-    digests = dict(prepared_rows(_DIGESTS))
-    # What a spare job would lose depends on the time as well.
-    spare = {job_id // _BLOCK for (job_id,) in prepared_rows(hook("spare_jobs"))}
-    changed = [number for number, digest in digests.items() if number not in known or known[number].digest != digest]
-    read: dict[int, tuple[RunningJob, ...]] = dict.fromkeys({*changed, *(spare & digests.keys())}, ())
-    for job in running_by_id([id for number in read for id in range(number * _BLOCK, (number + 1) * _BLOCK)]):
-        read[job.job_id // _BLOCK] += (job,)
-    blocks = {
-        number: _Block(digest, read[number]) if number in read else known[number] for number, digest in digests.items()
-    }
-    _blocks.put(era, {number: block for number, block in blocks.items() if number not in spare})
+    blocks: dict[int, _Block] = {}
+    changed: list[int] = []
+    for number, digest, is_spare in prepared_rows(_DIGESTS.format(spare=hook("spare_jobs"))):
+        # What a spare job would lose depends on the time as well.
+        is_same = not is_spare and number in known and known[number].digest == digest
+        blocks[number] = known[number] if is_same else _Block(None if is_spare else digest, ())
+        if not is_same:
+            changed.append(number)
+    for job in running_by_id([id for number in changed for id in range(number * _BLOCK, (number + 1) * _BLOCK)]):
+        block = blocks[job.job_id // _BLOCK]
+        blocks[job.job_id // _BLOCK] = block._replace(jobs=(*block.jobs, job))
+    _blocks.put(era, blocks)
     return tuple([job for block in blocks.values() for job in block.jobs])
 
 
 def running_of(tenant_id: int) -> list[RunningJob]:
     """Load the jobs of a tenant that hold resources."""
-    sql = "SELECT DISTINCT s.job_id FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id WHERE s.state <> 'ended'"
-    return running_by_id([job_id for (job_id,) in prepared_rows(f"{sql} AND j.tenant_id = %s", [tenant_id])])
+    return running_by_id([job_id for (job_id,) in prepared_rows(_RUNNING_OF, [tenant_id])])
 
 
 def running_by_id(job_ids: Sequence[int]) -> list[RunningJob]:
