@@ -114,7 +114,7 @@ def running(era: Era) -> tuple[RunningJob, ...]:
         blocks[number] = known[number] if is_same else _Block(None if is_spare else digest, ())
         if not is_same:
             changed.append(number)
-    for job in running_by_id([id for number in changed for id in range(number * _BLOCK, (number + 1) * _BLOCK)]):
+    for job in _read([id for number in changed for id in range(number * _BLOCK, (number + 1) * _BLOCK)]):
         block = blocks[job.job_id // _BLOCK]
         blocks[job.job_id // _BLOCK] = block._replace(jobs=(*block.jobs, job))
     _blocks.put(era, blocks)
@@ -123,10 +123,10 @@ def running(era: Era) -> tuple[RunningJob, ...]:
 
 def running_of(tenant_id: int) -> list[RunningJob]:
     """Load the jobs of a tenant that hold resources."""
-    return running_by_id([job_id for (job_id,) in prepared_rows(_RUNNING_OF, [tenant_id])])
+    return _read([job_id for (job_id,) in prepared_rows(_RUNNING_OF, [tenant_id])])
 
 
-def running_by_id(job_ids: Sequence[int]) -> list[RunningJob]:
+def _read(job_ids: Sequence[int]) -> list[RunningJob]:
     """Load those of these jobs that hold resources."""
     if not job_ids:
         return []

@@ -14,7 +14,6 @@ from nodes.telemetry import samples
 from scheduling import policy
 from scheduling.cycle import recorded_cycles
 from scheduling.reservations import lifecycle, regular
-from scheduling.worker import housekeeping
 from scheduling.worker.leadership import LeadershipLost
 from tenants.billing import budgets
 
@@ -39,7 +38,6 @@ def run_due() -> None:
     _each(STARTS_SECONDS, "unstarted jobs", recovery.end_unstarted)
     _each(REVIEW_SECONDS, "budgets", budgets.note_crossings)
     _each(REVIEW_SECONDS, "tallies", tally.fold_counters)
-    _each(REVIEW_SECONDS, "housekeeping", housekeeping.resume_after_clock_step)
     _each(TRIM_SECONDS, "recorded cycles", recorded_cycles.trim)
     _each(REVIEW_SECONDS, "idle jobs", lambda: held_idle.review(held_idle.from_policy(policy.values())))
 

@@ -86,21 +86,21 @@ def _key(kind: str, text: str) -> str:
 
 
 # A window of the future is from before the clock was set back. It would last until then.
-_IS_OVER = "{row}began_at NOT BETWEEN now() - make_interval(secs => %(window)s) AND now() + interval '1 minute'"
+_IS_OVER = "a.began_at NOT BETWEEN now() - make_interval(secs => %(window)s) AND now() + interval '1 minute'"
 _COUNT = f"""
     INSERT INTO tenants_loginattempts AS a (key, count, began_at)
     SELECT key, 1, now() FROM unnest(%(keys)s::text[]) AS k (key) ORDER BY key
     ON CONFLICT (key) DO UPDATE SET
-        count = CASE WHEN {_IS_OVER.format(row="a.")} THEN 1 ELSE a.count + 1 END,
-        began_at = CASE WHEN {_IS_OVER.format(row="a.")} THEN now() ELSE a.began_at END
+        count = CASE WHEN {_IS_OVER} THEN 1 ELSE a.count + 1 END,
+        began_at = CASE WHEN {_IS_OVER} THEN now() ELSE a.began_at END
     RETURNING key, count, %(window)s - extract(epoch FROM now() - began_at)::float8 AS seconds_left
 """
 
 
 def _count(limits: dict[str, int]) -> None:
     execute(
-        "DELETE FROM tenants_loginattempts WHERE key IN (SELECT key FROM tenants_loginattempts"
-        f" WHERE {_IS_OVER.format(row='')} LIMIT 100 FOR UPDATE SKIP LOCKED)",
+        "DELETE FROM tenants_loginattempts WHERE key IN (SELECT key FROM tenants_loginattempts a"
+        f" WHERE {_IS_OVER} LIMIT 100 FOR UPDATE SKIP LOCKED)",
         {"window": LOGIN_WINDOW_SECONDS},
     )
     rows = query(_COUNT, {"keys": list(limits), "window": LOGIN_WINDOW_SECONDS})

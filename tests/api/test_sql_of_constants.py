@@ -51,8 +51,6 @@ LOOKED_AT = {
     ("scheduling/status/cluster.py", "condition"): "of parts that are constants; values are parameters",
     ("nodes/ranks/recovery.py", "_SINCE.format(since='a.scheduled_at')"): "constants",
     ("nodes/ranks/recovery.py", "_SINCE.format(since='j.reason_since')"): "constants",
-    ("tenants/auth/login_throttle.py", "_IS_OVER.format(row='')"): "constants",
-    ("tenants/auth/login_throttle.py", "_IS_OVER.format(row='a.')"): "constants",
     ("scheduling/worker/tasks.py", "table"): "names of tables",
     ("gpusched/lib/db/views.py", "', '.join(fields + extra)"): "names of columns, and constants of sql_views.py",
     ("tenants/people/users.py", "_single_sign_on()"): "one of two constants",

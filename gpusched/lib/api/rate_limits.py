@@ -69,10 +69,9 @@ def count_password(caller: str) -> None:
 def subscriber(address: str) -> str:
     """Return what limits per address count: of IPv6 the network of 64 bits, because each client has a whole one."""
     try:
-        parsed = ipaddress.IPv6Address(address)
+        return str(ipaddress.IPv6Network((address, 64), strict=False).network_address)
     except ValueError:
         return address
-    return str(ipaddress.IPv6Address(int(parsed) >> 64 << 64))
 
 
 def _require(bucket: Bucket) -> None:

@@ -79,7 +79,7 @@ def _choose_cluster(name: str) -> None:
 def _plan_housekeeping() -> None:
     from django_q.models import Schedule
 
-    from scheduling.worker.housekeeping import EVERY_MINUTES
+    from scheduling.worker.housekeeping import EVERY_MINUTES, resume_after_clock_step
 
     Schedule.objects.filter(name="keep_samples").delete()  # of older versions
     for function, minutes in EVERY_MINUTES.items():
@@ -93,3 +93,5 @@ def _plan_housekeeping() -> None:
                 "cluster": "housekeeping",
             },
         )
+    # After a step the cluster starts again (gpusched/lib/process/task_cluster.py).
+    resume_after_clock_step()
