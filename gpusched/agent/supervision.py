@@ -112,9 +112,10 @@ async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await cancel_all(tasks)
+        finally:
+            await asyncio.gather(*tasks, return_exceptions=True)  # also retrieves what they raised
     for task in ended:
         task.result()
 

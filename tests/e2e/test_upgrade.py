@@ -18,7 +18,7 @@ import pytest
 from gpusched.client import Client, Job
 from tests.e2e.test_migrations import says
 from tests.system.chaos import JOBS, TIMES, Flow, is_over, moments, wrongly_charged
-from tests.system.rolling import NoHistoryError, Rolling, previous_release
+from tests.system.rolling import NoHistoryError, Rolling, previous_release, wait_or_kill
 from tests.system.stack import A100, ROOT
 from tests.waiting import wait_for
 
@@ -68,9 +68,13 @@ def start_agent(stack: Rolling, name: str, root: Path) -> None:
 
 
 def replace_agent(stack: Rolling, name: str, root: Path) -> None:
+    """An agent of the previous release may lose its cancellation, and then does not end on SIGTERM."""
     agent = stack.agents.pop(0)
     agent.send_signal(signal.SIGTERM)
-    agent.wait(TIMEOUT_SECONDS)
+    if root == ROOT:
+        wait_or_kill(agent)
+    else:
+        agent.wait(TIMEOUT_SECONDS)
     start_agent(stack, name, root)
 
 

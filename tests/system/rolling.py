@@ -87,15 +87,10 @@ class Rolling(Stack):
             wait_for(partial(_answers, port), 120, "the web server to answer", pause=0.1)
 
     def stop_part(self, name: str) -> None:
-        """Stop a part as `up` and systemd do: SIGTERM, and SIGKILL if it does not end. A worker of the previous release
-        that waits for another one that leads does not."""
+        """A worker of the previous release that waits for another one that leads does not end on SIGTERM."""
         process = self.parts.pop(name)
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_or_kill(process)
 
     def replace(self, name: str, root: Path, key: str = "") -> None:
         self.stop_part(key or name)
@@ -105,12 +100,17 @@ class Rolling(Stack):
         for process in self.parts.values():
             process.send_signal(signal.SIGTERM)
         for process in self.parts.values():
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            wait_or_kill(process)
         super().close()
+
+
+def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that got SIGTERM as `up` and systemd do: with SIGKILL if it does not end."""
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _answers(port: int) -> bool:
