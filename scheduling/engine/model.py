@@ -4,13 +4,14 @@ Times are seconds since the epoch (UTC), sizes MiB, CPU in millicores (1000 = on
 Recorded cycles store the fields under these names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.candidates import CandidateSet
 
+T = TypeVar("T")
 Evidence = Mapping[str, str | int | float | bool | None]
 # A sort key of jobs and tenants: the smallest comes first.
 Key = tuple[float, ...]
@@ -48,8 +49,27 @@ class Device:
     island: int | None = None
 
 
+class _Derived:
+    """Room for values that are computed from an object: most nodes are the same objects in each cycle."""
+
+    __slots__ = ("_derived",)
+    _derived: dict[str, tuple[object, object]]
+
+    def derived(self, name: str, basis: object, compute: Callable[[], T]) -> T:
+        """Return what `compute` returned for this name, from this object and an equal `basis` alone."""
+        try:
+            values = self._derived
+        except AttributeError:
+            values = {}
+            object.__setattr__(self, "_derived", values)
+        known = values.get(name)
+        if known is None or known[0] != basis:
+            known = values[name] = basis, compute()
+        return known[1]  # type: ignore[return-value]
+
+
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(_Derived):
     """A node. `is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it.
     `taints`: in any order; a taint stops no running job."""
 

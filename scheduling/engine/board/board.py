@@ -2,10 +2,11 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from scheduling.engine.board.node_classes import Choices, DeviceClass, NodeCapacity, NodeClass, Scorer, Shared
 from scheduling.engine.board.node_index import NodeIndex
-from scheduling.engine.board.node_slot import NodeSlot
+from scheduling.engine.board.node_slot import NodeSlot, offer_of
 from scheduling.engine.model import Device, Node, RankPlacement, RunningJob
 
 # The properties of a device: (memory, model, is it hot, NUMA node, NVLink island, is it avoided).
@@ -50,21 +51,20 @@ class Board:
         `thermal` False: ignore heat. `running`: jobs that keep others with their anti-affinity key off their nodes.
         `avoided`: devices that are offered last, before hot ones."""
         ordered = sorted(nodes, key=_node_id)
-        raw = [[_raw(device, thermal, avoided) for device in node.devices] for node in ordered]
-        kind_by_properties = {entry: _kind(entry) for entry in {entry for row in raw for entry in row}}
+        raw = [_raw_devices(node, thermal, avoided) for node in ordered]
+        kind_by_properties = {entry: _kind(entry) for entry in set().union(*raw)}
         # Kinds are numbered in the order in which they are offered: hot devices last, large ones late.
         self.kinds: tuple[DeviceClass, ...] = tuple(sorted(set(kind_by_properties.values()), key=_offer))
         numbers = {entry: self.kinds.index(kind) for entry, kind in kind_by_properties.items()}
         node_classes: dict[tuple[tuple[int, ...], int, int], NodeClass] = {}
         self.slots: list[NodeSlot] = []
         for position, (node, row) in enumerate(zip(ordered, raw, strict=True)):
-            kinds = [numbers[entry] for entry in row]
-            key = (tuple(sorted(kinds)), node.cpu_milli, node.memory_mb)
+            basis = [numbers[entry] for entry in row], with_unhealthy, thermal
+            offer = node.derived("offer", basis, partial(offer_of, node.devices, *basis))
+            key = (offer.kinds, node.cpu_milli, node.memory_mb)
             if key not in node_classes:
                 node_classes[key] = NodeClass(len(node_classes), *key, self.kinds)
-            slot = NodeSlot(position, node, node_classes[key])
-            _fill(slot, kinds, with_unhealthy, thermal)
-            self.slots.append(slot)
+            self.slots.append(NodeSlot(position, node, node_classes[key], offer))
         self._positions = {node.id: position for position, node in enumerate(ordered)}
         self.usable = [with_closed or (node.is_open and node.is_online) for node in ordered]
         self.scorer: Scorer | None = None
@@ -219,6 +219,11 @@ def kind_of(device: Device) -> DeviceClass:
     return DeviceClass(_or_unknown(device.memory_mb), device.model)
 
 
+def _raw_devices(node: Node, thermal: bool, avoided: Collection[int]) -> list[Raw]:
+    avoided = [device.id for device in node.devices if device.id in avoided] if avoided else []
+    return node.derived("raw", (thermal, avoided), lambda: [_raw(device, thermal, avoided) for device in node.devices])
+
+
 def _raw(device: Device, thermal: bool, avoided: Collection[int]) -> Raw:
     is_hot, is_avoided = thermal and device.is_hot, device.id in avoided
     return device.memory_mb, device.model, is_hot, device.numa, device.island, is_avoided
@@ -239,24 +244,6 @@ def _offer(kind: DeviceClass) -> tuple[bool, bool, DeviceClass]:
 
 def _node_id(node: Node) -> int:
     return node.id
-
-
-def _fill(slot: NodeSlot, kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> None:
-    for device, kind in zip(slot.node.devices, kinds, strict=True):
-        if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
-            continue
-        slot.kind_of[device.id] = kind
-        if device.compute is not None:
-            slot.compute[device.id] = device.compute
-        if device.shared_mb:
-            # A device that is held whole takes no sharer, even if `shared_mb` is set.
-            if not device.exclusive:
-                slot.shared[device.id] = device.shared_mb
-        elif not device.exclusive:
-            slot.free.setdefault(kind, []).append(device.id)
-            slot.free_count += 1
-    for ids in slot.free.values():
-        ids.sort()
 
 
 def _lay(shelf: dict[NodeCapacity, list[int]], state: NodeCapacity, position: int) -> None:

@@ -1,10 +1,41 @@
 """The free capacity of one node during a cycle: devices, CPU, memory, and the anti-affinity keys in use."""
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from scheduling.engine.board.node_classes import NodeCapacity, NodeClass, Shared
-from scheduling.engine.model import DeviceHold, Node, RankPlacement
+from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement
+
+
+class NodeOffer(NamedTuple):
+    """What a node offers at first. `kinds`: the numbers of its devices' kinds, sorted; the others as in NodeSlot."""
+
+    kinds: tuple[int, ...]
+    kind_of: dict[int, int]
+    free: dict[int, list[int]]
+    shared: dict[int, int]
+    compute: dict[int, float]
+
+
+def offer_of(devices: Sequence[Device], kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> NodeOffer:
+    """Return what the devices offer. `kinds`: the number of the kind of each; the rest as in Board."""
+    offer = NodeOffer(tuple(sorted(kinds)), {}, {}, {}, {})
+    for device, kind in zip(devices, kinds, strict=True):
+        if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
+            continue
+        offer.kind_of[device.id] = kind
+        if device.compute is not None:
+            offer.compute[device.id] = device.compute
+        if device.shared_mb:
+            # A device that is held whole takes no sharer, even if `shared_mb` is set.
+            if not device.exclusive:
+                offer.shared[device.id] = device.shared_mb
+        elif not device.exclusive:
+            offer.free.setdefault(kind, []).append(device.id)
+    for ids in offer.free.values():
+        ids.sort()
+    return offer
 
 
 class NodeSlot:
@@ -26,19 +57,18 @@ class NodeSlot:
         "shared",
     )
 
-    def __init__(self, position: int, node: Node, node_class: NodeClass) -> None:
+    def __init__(self, position: int, node: Node, node_class: NodeClass, offer: NodeOffer) -> None:
         self.position = position
         self.node = node
         self.node_class = node_class
         self.cpu_milli = node.cpu_milli_free
         self.memory_mb = node.memory_mb_free
-        self.free: dict[int, list[int]] = {}
-        self.free_count = 0
-        self.shared: dict[int, int] = {}
-        self.compute: dict[int, float] = {}
+        self.free = {kind: ids[:] for kind, ids in offer.free.items()}
+        self.free_count = sum([len(ids) for ids in offer.free.values()])
+        self.shared = dict(offer.shared)
         self.anti_affinity_counts: dict[str, int] = {}
-        # The devices that may be offered at all; shared by copies, never written after the board is built.
-        self.kind_of: dict[int, int] = {}
+        # Shared by all slots of the node, and never changed.
+        self.kind_of, self.compute = offer.kind_of, offer.compute
 
     def copy(self) -> "NodeSlot":
         twin = NodeSlot.__new__(NodeSlot)

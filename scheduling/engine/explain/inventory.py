@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from scheduling.engine.affinity import NO_SCHEDULE, Taint, untolerated
@@ -43,24 +43,23 @@ class Inventory(NamedTuple):
 
 def inventory_of(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
     """Count the types of nodes, with or without closed nodes and unhealthy devices."""
-    # Most nodes are identical, so they are counted by the values that are cheapest to compare.
-    identical: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
-    for node in nodes:
-        if not (with_closed or (node.is_open and node.is_online)):
-            continue
-        seats = tuple(
-            [
-                (device.memory_mb, device.model, device.island, device.numa)
-                for device in node.devices
-                if device.is_healthy or with_unhealthy
-            ]
-        )
-        taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
-        identical[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
     counts: Counter[NodeType] = Counter()
-    for properties, number in identical.items():
-        counts[_node_type(*properties)] += number
+    for node in nodes:
+        if with_closed or (node.is_open and node.is_online):
+            counts[node.derived("type", with_unhealthy, partial(_type_of, node, with_unhealthy))] += 1
     return Inventory(tuple(sorted(counts.items())), {})
+
+
+def _type_of(node: Node, with_unhealthy: bool) -> NodeType:
+    seats = tuple(
+        [
+            (device.memory_mb, device.model, device.island, device.numa)
+            for device in node.devices
+            if device.is_healthy or with_unhealthy
+        ]
+    )
+    taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
+    return _node_type(node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints)
 
 
 @lru_cache(1 << 12)
