@@ -1,10 +1,11 @@
 """Facts of running attempts that agents report: how ranks ended, and when work was last saved."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from gpusched.lib.db.sql import as_json, columns, execute
+from gpusched.lib.db.sql import as_json, columns, execute, query
+from jobs.lifecycle import states
 
 
 def record_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
@@ -31,3 +32,30 @@ _SAVED = """
 def record_saves(saves: Sequence[tuple[int, datetime]]) -> int:
     """Store when attempts, by id, last saved their work. Return how many of them had not saved since."""
     return execute(_SAVED, columns(saves, 2)) if saves else 0
+
+
+_LIVE = """
+    SELECT id FROM jobs_job
+     WHERE state IN ('scheduled', 'running', 'stopping') OR state = 'pending' AND attempt > 0
+"""
+# A retry back-off is a time to wait; a start that a user asked for is a time of day.
+_MOVE_BACK = """
+    UPDATE jobs_job SET started_at = started_at - %(by)s, reason_since = reason_since - %(by)s,
+           eligible_at = CASE WHEN state = 'pending' AND attempt > 0 THEN eligible_at - %(by)s ELSE eligible_at END
+     WHERE id = ANY(%(jobs)s)
+"""
+_MOVE_ATTEMPTS_BACK = """
+    UPDATE jobs_attempt
+       SET scheduled_at = scheduled_at - %(by)s, started_at = started_at - %(by)s, saved_at = saved_at - %(by)s
+     WHERE ended_at IS NULL
+"""
+
+
+def move_live_back(by: timedelta) -> list[int]:
+    """Move the times of running attempts and of retries back by as much as the clock was set back. Return the ids of
+    the jobs."""
+    jobs = [row["id"] for row in query(_LIVE)]
+    states.lock_jobs(jobs)
+    execute(_MOVE_BACK, {"by": by, "jobs": jobs})
+    execute(_MOVE_ATTEMPTS_BACK, {"by": by})
+    return jobs

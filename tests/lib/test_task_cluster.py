@@ -30,7 +30,7 @@ def cluster():
     started.sentinel.join()
 
 
-def set_clock_while_waiting(cluster, seconds, monkeypatch):
+def set_clock_while_waiting(cluster, seconds, monkeypatch, clock_set_back=None):
     """Set the clock at the third of the waits, and stop the cluster at the sixth."""
     wait, waits = cluster.sentinel.join, []
     monkeypatch.setattr(task_cluster, "WATCH_SECONDS", 0.01)
@@ -47,7 +47,14 @@ def set_clock_while_waiting(cluster, seconds, monkeypatch):
         return wait(timeout)
 
     monkeypatch.setattr(cluster.sentinel, "join", join)
-    task_cluster.wait_for_cluster(cluster)
+    task_cluster.wait_for_cluster(cluster, clock_set_back)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(-3, [3.0]), (-0.5, []), (3600, [])])
+def test_step_back_is_passed_on(cluster, seconds, steps, monkeypatch):
+    noticed: list[float] = []
+    set_clock_while_waiting(cluster, seconds, monkeypatch, noticed.append)
+    assert noticed == pytest.approx(steps, abs=0.1)
 
 
 def test_cluster_ends_when_the_clock_is_set_back(cluster, monkeypatch):

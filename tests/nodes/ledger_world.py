@@ -60,6 +60,11 @@ class Time:
                 execute(f"UPDATE {table} SET " + ", ".join(f"{n} = {n} - interval '{seconds} s'" for n in names))
         self.passed += seconds
 
+    def set_servers_clock_back(self, seconds: float) -> None:
+        """All that the database knows becomes later than it was. The clocks of the nodes stay."""
+        self.let_pass(-seconds)
+        self.passed += seconds
+
     def text(self, moment: float) -> str:
         """A moment, as it is written down in the time of the database."""
         return datetime.fromtimestamp(moment - self.passed, UTC).isoformat()

@@ -8,6 +8,7 @@ The process that starts due tasks and replaces others waits by the clock of the 
 set back by an hour it waits for an hour, so the cluster ends then as well."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gpusched.agent.processes import children, start_of
@@ -15,14 +16,19 @@ from gpusched.agent.processes import children, start_of
 WATCH_SECONDS = 0.2
 # Smaller steps, as those of NTP, delay the waits by no more than this.
 CLOCK_STEP_SECONDS = 5.0
+# Charges are exact to the second.
+NOTICED_SECONDS = 1.0
+# The clock is read again if this process was interrupted meanwhile.
+_READ_SECONDS = 0.01
 
 
 class ClusterEnded(Exception):
     """The cluster has ended and must start again."""
 
 
-def wait_for_cluster(cluster: Any) -> None:
-    """Wait until the cluster, which has started, is stopped by a signal. Raises ClusterEnded."""
+def wait_for_cluster(cluster: Any, clock_set_back: Callable[[float], None] | None = None) -> None:
+    """Wait until the cluster, which has started, is stopped by a signal. Raises ClusterEnded, and what `clock_set_back`
+    raises, which is called with the seconds of each step back."""
     ahead = _clock_ahead()
     members: set[int] = set()
     while cluster.sentinel.is_alive():
@@ -34,12 +40,18 @@ def wait_for_cluster(cluster: Any) -> None:
             raise ClusterEnded(f"process {', '.join(map(str, sorted(died)))} of this cluster died")
         members = present
         before, ahead = ahead, _clock_ahead()
-        if ahead < before - CLOCK_STEP_SECONDS:
+        step = before - ahead
+        if step > NOTICED_SECONDS and clock_set_back is not None:
+            clock_set_back(step)
+        if step > CLOCK_STEP_SECONDS:
             cluster.stop()
-            raise ClusterEnded(f"the clock was set back by {before - ahead:.0f} s")
+            raise ClusterEnded(f"the clock was set back by {step:.0f} s")
         cluster.sentinel.join(WATCH_SECONDS)
 
 
 def _clock_ahead() -> float:
     """Return by how many seconds the clock is ahead of one that is never set."""
-    return time.time() - time.monotonic()
+    while True:
+        began, now = time.monotonic(), time.time()
+        if time.monotonic() - began < _READ_SECONDS:
+            return now - began

@@ -17,6 +17,7 @@ from gpusched import tracing
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 from gpusched.lib.process.task_cluster import ClusterEnded, wait_for_cluster
 from scheduling.worker import leadership
+from scheduling.worker.clock_steps import DatabaseClock
 
 
 class Command(BaseCommand):
@@ -37,13 +38,14 @@ class Command(BaseCommand):
         import_module("scheduling.worker.tasks")  # once for all its processes
         tracing.load()
         settle_heap()
+        clock_set_back = DatabaseClock().host_was_set_back if options["cluster"] == "housekeeping" else None
         cluster = _Cluster()
         cluster.start()
         if options["cluster"] == "housekeeping":
             # After the fork, in this process, which only waits for the cluster.
             stopping = sender.start()
         try:
-            wait_for_cluster(cluster)
+            wait_for_cluster(cluster, clock_set_back)
         except ClusterEnded as error:
             raise CommandError(str(error)) from error
         finally:
