@@ -34,20 +34,18 @@ def record_saves(saves: Sequence[tuple[int, datetime]]) -> int:
     return execute(_SAVED, columns(saves, 2)) if saves else 0
 
 
-_LIVE = """
-    SELECT id FROM jobs_job
-     WHERE state IN ('scheduled', 'running', 'stopping') OR state = 'pending' AND attempt > 0
-"""
+_IS_LIVE = "(state IN ('scheduled', 'running', 'stopping') OR state = 'pending' AND attempt > 0)"
+_LIVE = f"SELECT id FROM jobs_job WHERE {_IS_LIVE}"
 # A retry back-off is a time to wait; a start that a user asked for is a time of day.
-_MOVE_BACK = """
+_MOVE_BACK = f"""
     UPDATE jobs_job SET started_at = started_at - %(by)s, reason_since = reason_since - %(by)s,
            eligible_at = CASE WHEN state = 'pending' AND attempt > 0 THEN eligible_at - %(by)s ELSE eligible_at END
-     WHERE id = ANY(%(jobs)s)
+     WHERE id = ANY(%(jobs)s) AND {_IS_LIVE}
 """
 _MOVE_ATTEMPTS_BACK = """
     UPDATE jobs_attempt
        SET scheduled_at = scheduled_at - %(by)s, started_at = started_at - %(by)s, saved_at = saved_at - %(by)s
-     WHERE ended_at IS NULL
+     WHERE job_id = ANY(%(jobs)s) AND ended_at IS NULL
 """
 
 
@@ -56,6 +54,6 @@ def move_live_back(by: timedelta) -> list[int]:
     the jobs."""
     jobs = [row["id"] for row in query(_LIVE)]
     states.lock_jobs(jobs)
-    execute(_MOVE_BACK, {"by": by, "jobs": jobs})
-    execute(_MOVE_ATTEMPTS_BACK, {"by": by})
+    for statement in (_MOVE_BACK, _MOVE_ATTEMPTS_BACK):
+        execute(statement, {"by": by, "jobs": jobs})
     return jobs

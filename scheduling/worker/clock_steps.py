@@ -45,7 +45,7 @@ class DatabaseClock:
 
 def _move_live_back(by: timedelta) -> list[int]:
     jobs = attempts.move_live_back(by)
-    clock_step.move_live_back(by)
+    clock_step.move_live_back(jobs, by)
     events.changed("jobs", jobs)
     return jobs
 
