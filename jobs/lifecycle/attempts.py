@@ -34,12 +34,9 @@ def record_saves(saves: Sequence[tuple[int, datetime]]) -> int:
     return execute(_SAVED, columns(saves, 2)) if saves else 0
 
 
-_IS_LIVE = "(state IN ('scheduled', 'running', 'stopping') OR state = 'pending' AND attempt > 0)"
-_LIVE = f"SELECT id FROM jobs_job WHERE {_IS_LIVE}"
-# A retry back-off is a time to wait; a start that a user asked for is a time of day.
+_IS_LIVE = "state IN ('scheduled', 'running', 'stopping')"
 _MOVE_BACK = f"""
-    UPDATE jobs_job SET started_at = started_at - %(by)s, reason_since = reason_since - %(by)s,
-           eligible_at = CASE WHEN state = 'pending' AND attempt > 0 THEN eligible_at - %(by)s ELSE eligible_at END
+    UPDATE jobs_job SET started_at = started_at - %(by)s, reason_since = reason_since - %(by)s
      WHERE id = ANY(%(jobs)s) AND {_IS_LIVE}
 """
 _MOVE_ATTEMPTS_BACK = """
@@ -50,9 +47,8 @@ _MOVE_ATTEMPTS_BACK = """
 
 
 def move_live_back(by: timedelta) -> list[int]:
-    """Move the times of running attempts and of retries back by as much as the clock was set back. Return the ids of
-    the jobs."""
-    jobs = [row["id"] for row in query(_LIVE)]
+    """Move the times of running attempts back by as much as the clock was set back. Return the ids of the jobs."""
+    jobs = [row["id"] for row in query(f"SELECT id FROM jobs_job WHERE {_IS_LIVE}")]
     states.lock_jobs(jobs)
     for statement in (_MOVE_BACK, _MOVE_ATTEMPTS_BACK):
         execute(statement, {"by": by, "jobs": jobs})

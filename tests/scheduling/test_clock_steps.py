@@ -1,16 +1,11 @@
 """The clock of the database is set back while jobs run (A53)."""
 
-from datetime import timedelta
-
 import pytest
 from django.db import OperationalError
-from django.utils import timezone
 
-from gpusched.lib.db.sql import execute
 from jobs.models import Job
 from scheduling.worker import clock_steps
 from tenants.models import UsageEntry
-from tests.factories import make_member, make_tenant, submit
 from tests.nodes.ledger_world import World
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,17 +61,6 @@ def test_step_is_logged_if_the_database_is_away(clock, monkeypatch, caplog):
     monkeypatch.setattr(clock_steps, "_seconds_ahead", fail)
     clock.host_was_set_back(3)
     assert "what runs now will be charged too little" in caplog.text
-
-
-def test_retry_waits_for_its_time_and_no_longer(clock):
-    tenant = make_tenant()
-    user = make_member(tenant)
-    retried, planned = submit(user, tenant), submit(user, tenant)
-    later = timezone.now() + timedelta(seconds=3660)
-    execute("UPDATE jobs_job SET eligible_at = %s, attempt = CASE WHEN id = %s THEN 1 ELSE 0 END", [later, retried])
-    clock.host_was_set_back(3600)
-    assert Job.objects.get(pk=retried).eligible_at == later - timedelta(seconds=3600)
-    assert Job.objects.get(pk=planned).eligible_at == later  # a time of day
 
 
 def test_clock_of_the_database_is_compared_with_the_hosts(transactional_db):
