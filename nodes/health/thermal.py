@@ -38,7 +38,7 @@ def next_state(
             previous = ThermalState(True, False, now if temperature_celsius is None else None)
         else:
             # No longer reported: it holds for a minute, so that a silent driver does not block the device forever.
-            since = now if previous.cool_since is None else previous.cool_since
+            since = _since(previous, now)
             return ThermalState(True, True, since) if now - since < COOL_SECONDS else ThermalState(True)
     if not previous.is_hot:
         return ThermalState(temperature_celsius is not None and temperature_celsius >= hot)
@@ -46,8 +46,13 @@ def next_state(
         return previous
     if temperature_celsius is not None and temperature_celsius > hot - HYSTERESIS_CELSIUS:
         return ThermalState(True)
-    cool_since = now if previous.cool_since is None else previous.cool_since
+    cool_since = _since(previous, now)
     return ThermalState(True, False, cool_since) if now - cool_since < COOL_SECONDS else ThermalState()
+
+
+def _since(previous: ThermalState, now: float) -> float:
+    """Return `cool_since`; `now` if there is none, or if it is later, because the clock was set back."""
+    return now if previous.cool_since is None else min(previous.cool_since, now)
 
 
 # Most readings change nothing: skip devices that were not hot and still are not.

@@ -61,6 +61,13 @@ def test_warm_reading_restarts_the_minute():
     assert after(*[(75, 0)] * 50, (76, 0), *[(75, 0)] * 60, start=HOT).is_hot
 
 
+@pytest.mark.parametrize(("is_slowed", "reasons", "result"), [(False, 0, ThermalState()), (True, None, HOT)])
+def test_minute_begins_anew_after_the_clock_was_set_back(is_slowed, reasons, result):
+    an_hour_ahead = ThermalState(True, is_slowed, 3600.0)
+    assert after(*[(75, reasons)] * 60, start=an_hour_ahead) == ThermalState(True, is_slowed, 0.0)
+    assert after(*[(75, reasons)] * 61, start=an_hour_ahead) == result
+
+
 @pytest.mark.parametrize("bit", [HW_THERMAL, HW_SLOWDOWN])
 def test_hardware_slowdown_is_heat_at_any_temperature(bit):
     assert after((60, bit)) == ThermalState(is_hot=True, is_slowed=True)
