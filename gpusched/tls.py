@@ -37,7 +37,8 @@ def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
     """Return a context that verifies servers. Raises TlsFileError."""
     for name, use in ((ca_file, "authorities"), (certificate_file, "the certificate and its key")):
         if name and not _is_file(name):
-            raise TlsFileError(f"{name} does not exist; it must be a PEM file with {use}")
+            problem = "is a directory" if Path(name).is_dir() else "does not exist"
+            raise TlsFileError(f"{name} {problem}; it must be a PEM file with {use}")
     try:
         result = ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:

@@ -35,6 +35,11 @@ def test_up_refuses_what_is_no_name_for_tls(tmp_path: Path, name: str) -> None:
     assert f"is not a name or an address: {name!r}" in failure_of(f"up --port=0 --tls {name}", tmp_path)
 
 
+def test_up_names_the_setting_of_a_certificate_file_that_is_missing(tmp_path: Path) -> None:
+    printed = failure_of("up --port=0 --tls localhost", tmp_path, GPUSCHED_TLS_AGENT_CA="/nowhere/ca.pem")
+    assert "GPUSCHED_TLS_AGENT_CA: /nowhere/ca.pem does not exist" in printed
+
+
 def test_up_names_the_setting_if_its_address_is_of_another_machine(tmp_path: Path) -> None:
     printed = failure_of("up --port=8000", tmp_path, GPUSCHED_HTTP_HOST="192.0.2.1")
     assert "set GPUSCHED_HTTP_HOST to an address of this machine" in printed

@@ -10,10 +10,11 @@ import pytest
 from django.http.request import validate_host
 from django.urls import URLPattern
 
-from gpusched.env import Env
-from gpusched.lib.process.tls_proxy import TlsProxy, program
+from gpusched.env import Env, SettingError
+from gpusched.lib.process.tls_proxy import TlsProxy, program, require_files
 from gpusched.urls import urlpatterns
 from scheduling.status.metrics import metrics
+from tests.tls_server import Authority
 
 
 @pytest.mark.parametrize("agent_ca", ["", "agents.pem"])
@@ -116,3 +117,25 @@ def test_authority_is_there_once_its_certificate_is_whole(tmp_path: Path) -> Non
         proxy.ca_file.write_text(text)
         answers.append(proxy.has_authority())
     assert answers == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(None, "does not exist"), (b"", "has no certificates"), (b"x", "has no certificates")]
+)
+def test_file_without_certificates_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    """Caddy ends again and again without the file, and refuses every agent with an empty one."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingError, match=f"GPUSCHED_TLS_AGENT_CA: {file} {problem}"):
+        require_files(Env(tls_agent_ca=str(file)))
+    with pytest.raises(SettingError, match=f"GPUSCHED_TLS_ACME_CA: {file} {problem}"):
+        require_files(Env(tls_acme_ca=str(file)))
+    with pytest.raises(SettingError, match=f"GPUSCHED_TLS_AGENT_CA: {tmp_path} is a directory"):
+        require_files(Env(tls_agent_ca=str(tmp_path)))
+
+
+def test_file_with_several_authorities_is_accepted(tmp_path: Path) -> None:
+    first, second = Authority(tmp_path, "one"), Authority(tmp_path, "two")
+    first.file.write_bytes(first.file.read_bytes() + second.file.read_bytes())
+    require_files(Env(tls_agent_ca=str(first.file)))

@@ -166,10 +166,11 @@ class Machine:
             probe.close()
 
     def _require_proxy(self) -> None:
-        """Check that Caddy is installed, and its ports free, before anything starts."""
+        """Check that Caddy is installed, its files usable and its ports free, before anything starts."""
         if self.proxy is None:
             return
         tls_proxy.require_name(self.tls_name)
+        tls_proxy.require_files(self.env)
         try:
             tls_proxy.program()
         except FileNotFoundError as error:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusched import tls
 from gpusched.env import Env, SettingError
 from gpusched.lib.web.client_address import networks
 from gpusched.lib.web.local_address import in_url
@@ -85,6 +86,16 @@ def require_name(name: str) -> None:
             f"--tls (GPUSCHED_TLS_NAME) is not a name or an address: {name!r}; write it like gpu.example.org, without "
             "https:// and port"
         ) from None
+
+
+def require_files(env: Env) -> None:
+    """Raise SettingError for a file without certificates. Caddy would end, or refuse every agent in silence."""
+    for setting, file in (("AGENT_CA", env.tls_agent_ca), ("ACME_CA", env.tls_acme_ca)):
+        try:
+            if file:
+                tls.context(file)
+        except tls.TlsFileError as error:
+            raise SettingError(f"GPUSCHED_TLS_{setting}: {error}") from error
 
 
 @dataclass(frozen=True)
