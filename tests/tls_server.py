@@ -19,6 +19,7 @@ _KEY_USAGES = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
+_DAY = datetime.timedelta(days=1)
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
 
@@ -39,13 +40,21 @@ class Authority:
         self.file = directory / f"{name.replace(' ', '-')}.pem"
         self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, address: str = "127.0.0.1") -> Path:
-        """Return a file with a certificate for `name` and `address`, and its key."""
+    def issue(
+        self,
+        name: str,
+        address: str = "127.0.0.1",
+        *,
+        begin: datetime.timedelta = -_DAY,
+        end: datetime.timedelta = _DAY,
+    ) -> Path:
+        """Return a file with a certificate for `name` and `address`, and its key. It is valid from now + `begin` until
+        now + `end`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(address))])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())  # Python 3.13 needs it
-        builder = self._builder(subject, key).add_extension(names, False).add_extension(issuer, False)
+        builder = self._builder(subject, key, begin, end).add_extension(names, False).add_extension(issuer, False)
         certificate = builder.sign(self._key, hashes.SHA256())
         file = self.directory / f"{name}.pem"
         private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -55,11 +64,17 @@ class Authority:
         )
         return file
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        begin: datetime.timedelta = -_DAY,
+        end: datetime.timedelta = _DAY,
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
-        day = datetime.timedelta(days=1)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        return builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+        builder = builder.serial_number(x509.random_serial_number())
+        return builder.not_valid_before(now + begin).not_valid_after(now + end)
 
 
 class RecordingServer:

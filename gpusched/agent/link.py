@@ -129,8 +129,11 @@ def _network(node: Node) -> Iterator[None]:
     except (OSError, WebSocketException, httpx.HTTPError) as error:
         if fault := tls.fault(node.url, error):
             raise Unreachable("; ".join(fault)) from error
-        step = "; gpusched-agent doctor may know why" if has_tls(node.url) else ""
-        raise Unreachable(f"{node.url}: {str(error) or f'{type(error).__name__}{step}'}") from error
+        raise Unreachable(f"{node.url}: {str(error) or f'{type(error).__name__}{_doctor(node.url)}'}") from error
+
+
+def _doctor(url: str) -> str:
+    return "; gpusched-agent doctor may know why" if has_tls(url) else ""
 
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
@@ -165,7 +168,8 @@ async def _connected(node: Node) -> ClientConnection:
                 close_timeout=1,
             )
         except InvalidHandshake as error:
-            raise NoWebSocket(str(error)) from error
+            # So looks a refused certificate, too; the requests that follow may use a connection that is open.
+            raise NoWebSocket(f"{error}{_doctor(node.url)}") from error
         options = {_TCP_NOTSENT_LOWAT: MAX_UNSENT_BYTES}
         if len(node.addresses) > 1:
             options[TCP_USER_TIMEOUT] = LOST_MILLISECONDS

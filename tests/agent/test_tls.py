@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,9 @@ import pytest
 
 from gpusched import tls
 from gpusched.agent import identity as identities
+from gpusched.agent.config import Config
 from gpusched.agent.daemon import directory_of
+from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
 from gpusched.agent.http_client import HttpClient
 from gpusched.agent.identity import Identity
@@ -135,6 +138,40 @@ def test_refused_certificate_is_named(authority: Authority, tmp_path: Path) -> N
         with running(tmp_path, log):
             wait_for(lambda: "trying again" in log.read_text(), 30, "the agent to be refused")
     assert refusal in log.read_text() or "gpusched-agent doctor may know why" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "level"),
+    [
+        (-30, 60, "ok"),
+        (-92, 8, "warn"),
+        (-92, -1, "fail"),
+        (1, 90, "fail"),
+        (-1, 50_000, "ok"),
+    ],  # years to 2049: UTCTime
+)
+def test_doctor_names_the_end_of_the_nodes_certificate(
+    authority: Authority, tmp_path: Path, begin: int, end: int, level: str
+) -> None:
+    """An open connection outlives the certificate; at the next one the server refuses the node, perhaps weeks later."""
+    file = authority.issue("n1", begin=timedelta(days=begin), end=timedelta(days=end))
+    directory = directory_of(tmp_path, "n1")
+    identity = Identity("n1", "key", url="https://127.0.0.1:1", node_id=1, credential=CREDENTIAL)
+    identities.save(directory, identities.with_tls(identity, str(authority.file), str(file)))
+    [finding] = [finding for finding in doctor.examine(directory) if finding.check == "certificate"]
+    expires = f"until {datetime.now(UTC) + timedelta(days=end):%Y-%m-%d}"
+    assert (finding.level, expires in finding.says) == (level, True), finding
+    shown = [hint for hint in doctor.hints(Config(), Nvml(), 0, {}, directory) if hint.check == "certificate"]
+    assert [hint.level for hint in shown] == ([] if level == "ok" else [level])
+
+
+@pytest.mark.parametrize("content", ["", "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"])
+def test_file_that_is_no_certificate_is_a_finding(tmp_path: Path, content: str) -> None:
+    directory, file = directory_of(tmp_path, "n1"), tmp_path / "n1.pem"
+    file.write_text(content)
+    identities.save(directory, identities.with_tls(Identity("n1", "key", node_id=1), "", str(file)))
+    [hint] = [hint for hint in doctor.hints(Config(), Nvml(), 0, {}, directory) if hint.check == "certificate"]
+    assert hint.level == "fail" and str(file) in hint.says and hint.next_step == tls.RENEW
 
 
 async def test_refusal_after_the_handshake_is_an_error_of_httpx(monkeypatch: pytest.MonkeyPatch) -> None:

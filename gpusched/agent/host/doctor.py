@@ -17,7 +17,7 @@ from gpusched.agent import identity as identities
 from gpusched.agent.config import Config, ConfigError
 from gpusched.agent.containers import gpu_support, runtimes
 from gpusched.agent.gpus.nvml import Nvml
-from gpusched.agent.host import service
+from gpusched.agent.host import certificate, service
 from gpusched.agent.host.service import Service
 from gpusched.agent.identity import FILE, Identity
 from gpusched.agent.isolation import cgroup_base, unix_user
@@ -30,6 +30,8 @@ from gpusched.proxies import ProxyError
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
 MIN_FREE_MB, FEW_FREE_MB = 512, 5120
 MIN_FREE_FILES = 10_000
+# The last part of its life in which a certificate should have been replaced: five weeks of a year, nine days of 90.
+EXPIRING = 0.1
 # A driver without persistence mode may take a second or two per GPU.
 DRIVER_SECONDS = 20.0
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -79,6 +81,7 @@ def hints(
     findings = [*_driver(nvml, devices), *_runtimes(settings, devices, versions), *_users(settings)]
     if directory is not None:
         findings.append(_disk(directory))
+        findings += _certificate(_identity(directory))
     return [
         Hint(check=finding.check, level=finding.level, says=finding.says, next_step=finding.next_step)
         for finding in findings
@@ -186,9 +189,36 @@ def _disk(directory: Path) -> Finding:
     )
 
 
+def _identity(directory: Path) -> Identity | None:
+    """Return the node's identity, with the files that the variables name. Raises OSError."""
+    identity = identities.stored(directory)
+    files = (os.environ.get(name, "") for name in (tls.CA_FILE, tls.CERTIFICATE_FILE))
+    return identity and identities.with_tls(identity, *files)
+
+
+def _certificate(identity: Identity | None) -> Iterator[Finding]:
+    """A connection that is open outlives the certificate: without this the node would be lost at the next one."""
+    if identity is None or not identity.certificate_file:
+        return
+    try:
+        begin, end = certificate.validity(Path(identity.certificate_file))
+    except (OSError, ValueError) as error:
+        yield Finding("certificate", FAIL, str(error), tls.RENEW)
+        return
+    now = datetime.now(UTC)
+    sentence = f"{identity.certificate_file} is valid until {end:%Y-%m-%d %H:%M} UTC"
+    if not begin <= now < end:
+        sentence = f"{identity.certificate_file} is valid from {begin:%Y-%m-%d %H:%M} until {end:%Y-%m-%d %H:%M} UTC"
+        yield Finding("certificate", FAIL, f"{sentence}: the server refuses new connections", tls.RENEW)
+    elif now >= end - (end - begin) * EXPIRING:
+        yield Finding("certificate", WARN, sentence, f"{tls.RENEW}; the agent reads it again by itself")
+    else:
+        yield Finding("certificate", OK, sentence)
+
+
 def _server(directory: Path) -> Iterator[Finding]:
     try:
-        identity = identities.stored(directory)
+        identity = _identity(directory)
     except OSError as error:
         step = "run doctor as the user that the agent runs as"
         yield Finding("joined", FAIL, f"{directory / FILE} cannot be read: {error.strerror}", step)
@@ -196,8 +226,6 @@ def _server(directory: Path) -> Iterator[Finding]:
     if identity is None or not identity.credential:
         yield Finding("joined", FAIL, f"there is no node in {directory}", "gpusched-agent join URL TOKEN")
         return
-    files = (os.environ.get(name, "") for name in (tls.CA_FILE, tls.CERTIFICATE_FILE))
-    identity = identities.with_tls(identity, *files)
     mode = (directory / FILE).stat().st_mode & 0o077
     if mode:
         yield Finding(
@@ -205,6 +233,7 @@ def _server(directory: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("joined", OK, f"node {identity.name} of {identity.url}")
+    yield from _certificate(identity)
     for address in split(identity.url):
         yield from _reach(replace(identity, url=address))
 
