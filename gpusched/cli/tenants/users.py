@@ -26,7 +26,8 @@ _COLUMNS: "tuple[Column[User], ...]" = (
     Column("KIND", lambda u: u.kind, is_wide=True),
     Column("EMAIL", lambda u: u.email, is_wide=True),
     Column("CREATED", lambda u: u.created_at, is_wide=True),
-    Column("LAST LOGIN", lambda u: u.last_login_at, is_wide=True),
+    # Not by `gpusched login`, which creates a token.
+    Column("LAST PAGE LOGIN", lambda u: u.last_login_at or "never", is_wide=True),
     Column("TENANTS", lambda u: ",".join(f"{tenant.name}:{tenant.role}" for tenant in u.tenants)),
 )
 
