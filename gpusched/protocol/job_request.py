@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from gpusched.protocol import gpu_models
 from gpusched.protocol.affinity import MAX_TOLERATIONS, NodeAffinity, Toleration, affinity_problems, toleration_problems
 from gpusched.protocol.arrays import MAX_ELEMENTS, ArrayRequest
 from gpusched.protocol.dependencies import MAX_DEPENDENCIES, Dependency, dependency_of
@@ -101,7 +102,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     @property
     def gpu_models(self) -> tuple[str, ...]:
         """`"A100|H100"` as a tuple; empty means any model."""
-        return tuple(m.strip() for m in (self.gpu_model or "").split("|") if m.strip())
+        return gpu_models.alternatives(self.gpu_model)
 
     @property
     def required_labels(self) -> dict[str, str]:
@@ -233,6 +234,8 @@ def validate_text(request: JobRequest) -> list[FieldError]:
     ]
     if request.gpu_model and any(len(model) > MAX_MODEL for model in request.gpu_models):
         problems.append(FieldError("gpu_model", "too_long", f"at most {MAX_MODEL} characters for each model"))
+    if not gpu_models.is_gpu_model(request.gpu_model):
+        problems.append(FieldError("gpu_model", "invalid", gpu_models.RULE))
     strings = [*request.command, *request.args]
     if sum(map(len, strings)) > 131_072 or len(strings) > 4096:
         problems.append(
@@ -334,7 +337,6 @@ def _all_texts(request: JobRequest) -> list[tuple[str, str]]:
         ("name", request.name),
         ("script", request.script or ""),
         ("workdir", request.workdir or ""),
-        ("gpu_model", request.gpu_model or ""),
     ]
     pairs += [("command", s) for s in request.command] + [("args", s) for s in request.args]
     return pairs + [("environment", v) for v in request.environment.values()]

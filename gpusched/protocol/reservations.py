@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from gpusched.protocol import gpu_models
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 
@@ -35,7 +36,7 @@ class NewReservation(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     @property
     def gpu_models(self) -> tuple[str, ...]:
         """`"A100|H100"` as a tuple; empty means any model."""
-        return tuple(model.strip() for model in (self.gpu_model or "").split("|") if model.strip())
+        return gpu_models.alternatives(self.gpu_model)
 
 
 def validate(request: NewReservation) -> list[FieldError]:
@@ -62,8 +63,8 @@ def _shape_problems(request: NewReservation) -> list[FieldError]:
         problems.append(FieldError("gpus", "out_of_range", f"must be between 1 and {MAX_GPUS}"))
     if request.gpu_memory_mb is not None and not 1 <= request.gpu_memory_mb <= 100_000_000:
         problems.append(FieldError("gpu_memory_mb", "out_of_range", "must be between 1 and 100000000"))
-    if len(request.gpu_model or "") > 200 or "\x00" in (request.gpu_model or ""):
-        problems.append(FieldError("gpu_model", "invalid", "at most 200 characters, without NUL"))
+    if len(request.gpu_model or "") > 200 or not gpu_models.is_gpu_model(request.gpu_model):
+        problems.append(FieldError("gpu_model", "invalid", f"at most 200 characters: {gpu_models.RULE}"))
     bad = [name for name, value in request.node_selector.items() if not is_label(name) or not is_value(value)]
     if bad or len(request.node_selector) > MAX_LABELS:
         problems.append(FieldError("node_selector", "invalid_label", f"at most {MAX_LABELS} {LABEL_RULE}"))

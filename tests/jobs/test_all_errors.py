@@ -53,6 +53,14 @@ def test_bulk_reports_all_errors_of_each_job(user, tenant):
     }
 
 
+@pytest.mark.parametrize("model", [" ", "|", " | ", "A\x01100", "A100\nH100", "\u202eA100", "A100\0"])
+def test_model_that_is_blank_or_invisible_is_refused(user, tenant, model):
+    """The one would match every model, the other none, for ever."""
+    assert errors(user, {"command": ["x"], "gpu_count": 1, "gpu_model": model}) == {"gpu_model": "invalid"}
+    reservation = {"tenant": tenant.name, "gpus": 1, "for_seconds": 600, "gpu_model": model}
+    assert errors(user, reservation, "/api/v1/reservations") == {"gpu_model": "invalid"}
+
+
 def test_body_with_many_errors_is_decoded_once_more(user, tenant, monkeypatch):
     decoded, decode = [], msgspec.json.decode
 
