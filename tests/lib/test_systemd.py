@@ -45,8 +45,9 @@ def written(directory: Path, units: dict[str, str]) -> list[str]:
 
 @analyze
 def test_systemd_accepts_all_units(programs: Path, tmp_path: Path) -> None:
+    writable = [Path("/srv/gpusched"), Path("/srv/100% of it"), Path("/srv/o'brien"), Path('/srv/a\\b"c')]
     units = {
-        **server_units(Installation(programs, user="root", writable=[Path("/srv/gpusched"), Path("/srv/100% of it")])),
+        **server_units(Installation(programs, user="root", writable=writable)),
         "gpusched-agent.service": unit_text(programs),
     }
     files = written(tmp_path, {name: text.replace("User=gpusched", "User=root") for name, text in units.items()})

@@ -34,9 +34,9 @@ def unit_text(programs: Path) -> str:
 
 
 def quoted(path: Path) -> str:
-    """Return the path as a word of a unit, where spaces separate words, and % begins a placeholder."""
-    text = str(path).replace("%", "%%")
-    return f'"{text}"' if " " in text else text
+    """Return the path as a word of a unit, where spaces separate words, % begins a placeholder and \\ an escape."""
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text}"' if any(character in text for character in " \t\"'\\") else text
 
 
 def installed() -> Service | None:
