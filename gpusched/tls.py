@@ -17,6 +17,19 @@ NEXT_STEP = (
 
 RENEW = "renew the certificate of this machine in its file, or name the file by --certificate-file when you join"
 
+# What OpenSSL and Python say if the server there has no TLS, and if a proxy has no certificate for a name.
+_MISTAKES = {
+    "no TLS is spoken there; perhaps its address begins with http://": (
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+        "handshake operation timed out",
+    ),
+    "it has no certificate for this name; use the name of the server that its admin gives": (
+        "ALERT_INTERNAL_ERROR",
+        "UNRECOGNIZED_NAME",
+    ),
+}
+
 
 class TlsFileError(ValueError):
     """A file with certificates cannot be used. The text names it."""
@@ -80,6 +93,15 @@ def fault(url: str, error: BaseException) -> tuple[str, str] | None:
     if why := _refusal(error):
         return f"{url}: {why}", RENEW
     return None
+
+
+def reason(error: BaseException) -> str:
+    """Return why a request got no answer, in words that name a mistake in the address where OpenSSL's do not."""
+    texts = [str(cause) for cause in _causes(error)]
+    for sentence, signs in _MISTAKES.items():
+        if any(sign in text for text in texts for sign in signs):
+            return sentence
+    return str(error)
 
 
 def distrust(error: BaseException) -> str:

@@ -92,6 +92,10 @@ class RecordingServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
 
+    def refuse_names(self, alert: ssl.AlertDescription) -> None:
+        """Answer every handshake that names a server with this alert."""
+        self._context.sni_callback = lambda *_: alert
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self

@@ -146,7 +146,7 @@ def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Join
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if fault := tls.fault(url, error):
             raise JoinError("; ".join(fault)) from error
-        text = str(error) or type(error).__name__
+        text = tls.reason(error) or type(error).__name__
         raise JoinError(f"{url} cannot be reached: {text}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if target := answer.headers.get("location", ""):  # not followed: the token would go there
         raise JoinError(f"{url} redirects to {redirect_target(target, _PATH)}; join with that address")

@@ -129,7 +129,7 @@ def _network(node: Node) -> Iterator[None]:
     except (OSError, WebSocketException, httpx.HTTPError) as error:
         if fault := tls.fault(node.url, error):
             raise Unreachable("; ".join(fault)) from error
-        raise Unreachable(f"{node.url}: {str(error) or f'{type(error).__name__}{_doctor(node.url)}'}") from error
+        raise Unreachable(f"{node.url}: {tls.reason(error) or f'{type(error).__name__}{_doctor(node.url)}'}") from error
 
 
 def _doctor(url: str) -> str:

@@ -154,7 +154,7 @@ async def _open(address: str, config: Config, path: str) -> JobStream:
         if why := tls.distrust(error):
             raise Unreachable(f"cannot trust {address}: {why}", next_step=tls.NEXT_STEP) from error
         step = "check the URL, and that a proxy in between passes WebSockets"
-        raise Unreachable(f"cannot open a stream at {address}: {error}", next_step=step) from error
+        raise Unreachable(f"cannot open a stream at {address}: {tls.reason(error)}", next_step=step) from error
     stream = JobStream(connection)
     try:
         await asyncio.wait_for(stream.opened(), _OPEN_SECONDS)

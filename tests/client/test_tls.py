@@ -3,15 +3,21 @@
 import asyncio
 import os
 import pwd
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gpusched import tls
 from gpusched.client import AsyncClient, Client
-from gpusched.client.errors import GpuschedError, Invalid, Unreachable
+from gpusched.client.errors import GpuschedError, Invalid, Unreachable, from_answer
 from gpusched.client.streams import open_stream
+from gpusched.client.transport.wire import lost
 from tests.client.commandline import call
 from tests.tls_server import Authority, RecordingServer
 
@@ -99,3 +105,44 @@ def test_command_explains_an_untrusted_certificate(
     monkeypatch.setenv("GPUSCHED_CA_FILE", str(authority.file))
     call(server.url, "ps")
     assert server.received
+
+
+def no_answer(url: str, timeout: float = 5) -> str:
+    with pytest.raises(httpx.TransportError) as caught:
+        httpx.get(url, timeout=timeout)
+    return lost(caught.value, url).sentence
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_address_of_a_server_without_tls_is_named(answer: bytes) -> None:
+    """Such as https://head:8000: it answers in plain HTTP, or waits for more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client, suppress(OSError):  # it hangs up
+                client.recv(4096)
+                if answer:
+                    client.sendall(answer)
+                client.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sentence = no_answer(f"https://127.0.0.1:{listener.getsockname()[1]}", 0.3)
+        thread.join()
+    assert sentence.endswith("(no TLS is spoken there; perhaps its address begins with http://)")
+
+
+@pytest.mark.parametrize("alert", [ssl.ALERT_DESCRIPTION_INTERNAL_ERROR, ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME])
+def test_name_without_a_certificate_is_named(server: RecordingServer, alert: ssl.AlertDescription) -> None:
+    """Caddy sends the first: an address is used where `up --tls` had a name, or one name for another."""
+    server.refuse_names(alert)
+    assert "it has no certificate for this name" in no_answer(server.url.replace("127.0.0.1", "localhost"))
+
+
+@pytest.mark.parametrize(
+    "body", ["Client sent an HTTP request to an HTTPS server.", "The plain HTTP request was sent to HTTPS port"]
+)
+def test_plain_request_to_a_port_of_tls_is_named(body: str) -> None:
+    """As Caddy and nginx answer."""
+    assert from_answer(400, body.encode(), "GET /api/v1/me").next_step == "use https:// in the URL"

@@ -253,7 +253,7 @@ def _reach(identity: Identity) -> Iterator[Finding]:
         if fault := tls.fault(identity.url, error):
             yield Finding("server", FAIL, *fault)
             return
-        sentence = f"{identity.url} cannot be reached: {str(error) or type(error).__name__}"
+        sentence = f"{identity.url} cannot be reached: {tls.reason(error) or type(error).__name__}"
         yield Finding(
             "server", FAIL, sentence, "check that it runs, and that no firewall blocks it; jobs here continue meanwhile"
         )

@@ -78,7 +78,7 @@ def lost(error: httpx.HTTPError, url: str) -> NoResponse:
 
 
 def _reason(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__
+    return tls.reason(error) or type(error).__name__
 
 
 def describe(method: Callable[..., Any], build: Callable[..., Any]) -> None:
