@@ -98,6 +98,10 @@ def check_backup(last: "tuple[datetime, Path] | None", now: datetime) -> Iterato
         yield Finding("backup", WARN, "there is no backup of this server", step)
         return
     at, file = last
+    if at > now + timedelta(seconds=MAX_SKEW_SECONDS):
+        sentence = f"the last one is of a time to come, {at:%Y-%m-%d %H:%M} UTC: the clock was ahead then: {file}"
+        yield Finding("backup", WARN, sentence, "make a new backup, and look when that file was written")
+        return
     sentence = f"the last one is {(now - at).total_seconds() / 86_400:.1f} days old: {file}"
     if now - at > STALE_BACKUP:
         yield Finding("backup", FAIL, sentence, step)

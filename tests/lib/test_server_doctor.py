@@ -77,7 +77,7 @@ def test_kernel_without_ipv6_is_no_error(monkeypatch: pytest.MonkeyPatch) -> Non
         assert doctor.listening(local.getsockname()[1]) == ["127.0.0.1"]
 
 
-@pytest.mark.parametrize(("days", "level"), [(1, "ok"), (3, "warn"), (15, "fail")])
+@pytest.mark.parametrize(("days", "level"), [(1, "ok"), (3, "warn"), (15, "fail"), (-365, "warn")])
 def test_old_backup_is_noticed(days: int, level: str) -> None:
     last = (NOW - timedelta(days=days), Path("x.tar"))
     assert levels(doctor.check_backup(last, NOW)) == {"backup": level}
