@@ -9,6 +9,7 @@ from gpusched import tracing
 from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.db.sql import execute, retry_atomic
 from jobs import retention as job_retention
+from jobs.lifecycle import clock_steps
 from jobs.logs import store
 from jobs.submit import idempotency
 from nodes import retention
@@ -55,6 +56,7 @@ def mend() -> int:
         + retry_atomic(auto_cordon.uncordon_due)
         + thermal_moves.move_off_hot_gpus()
         + recurrence.extend_series()
+        + clock_steps.end_waits_of_the_future()
     )
 
 
