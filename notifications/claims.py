@@ -231,6 +231,19 @@ def retry_now(route_id: int) -> None:
     )
 
 
+def end_pauses_of_the_future() -> None:
+    """Try again what waits for a time which no pause reaches: before, the clock of the database's host was set back."""
+    longest = _PAUSES[-1] * (1 + _JITTER) + 60
+    execute(
+        "UPDATE notifications_route SET retry_at = now() WHERE retry_at > now() + make_interval(secs => %s)", [longest]
+    )
+    execute(
+        """UPDATE notifications_delivery SET next_at = now(), created_at = least(created_at, now())
+            WHERE state = 'pending' AND greatest(next_at, created_at) > now() + make_interval(secs => %s)""",
+        [longest],
+    )
+
+
 def _end(ids: Sequence[int], error: str) -> None:
     if ids:
         sql = "UPDATE notifications_delivery SET state = 'failed', ended_at = now(), error = %s WHERE id = ANY(%s)"

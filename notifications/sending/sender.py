@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 THREADS = 4
 EXPIRING_SECONDS, INCIDENT_SECONDS, BUDGET_SECONDS, BEAT_SECONDS, RETENTION_SECONDS = 15.0, 10.0, 60.0, 5.0, 60.0
+CLOCK_SECONDS = 60.0
 # A sending process without work ends.
 IDLE_SECONDS = 120.0
 
@@ -75,6 +76,7 @@ class Sender:
         self._each(INCIDENT_SECONDS, "incidents", incidents.note_incidents)
         self._each(BUDGET_SECONDS, "budgets", thresholds.note_thresholds)
         self._each(RETENTION_SECONDS, "retention", lambda: retention.drop_old(settings.ENV.notify_retention_days))
+        self._each(CLOCK_SECONDS, "steps of the clock", claims.end_pauses_of_the_future)
         has_more |= expansion.expand()
         return self._send_due() or has_more
 

@@ -39,3 +39,19 @@ def test_route_that_works_sends_at_once_after_the_clock_was_set_back(
     pass_time(60)
     work(sender)
     assert len(receiver.requests) == 2
+
+
+@pytest.mark.parametrize("route_of", [to_chat, to_webhook])
+def test_route_that_failed_sends_again_after_the_clock_was_set_back(
+    route_of: Callable[[User, Receiver], Route], sender: Sender, receiver: Receiver
+):
+    """At a boot with a wrong clock the network may not be up yet."""
+    tenant, agent = make_tenant(), make_node()
+    kim = make_member(tenant)
+    route_of(kim, receiver)
+    receiver.statuses = [503]
+    ended_job(kim, tenant, agent=agent)
+    work(sender, ticks=1)
+    pass_time(-30 * 86_400)
+    work(sender)
+    assert len(receiver.requests) == 2
