@@ -9,11 +9,11 @@ from gpusched import tracing
 from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.db.sql import execute, retry_atomic
 from jobs import retention as job_retention
-from jobs.lifecycle import clock_steps
+from jobs.lifecycle import clock_steps as job_clock_steps
 from jobs.logs import store
 from jobs.submit import idempotency
 from nodes import retention
-from nodes.health import auto_cordon, device_health, missing_users
+from nodes.health import auto_cordon, clock_steps, device_health, missing_users
 from nodes.telemetry import samples
 from scheduling.cycle import run as cycles
 from scheduling.history import learning
@@ -52,11 +52,12 @@ def _lead(trigger: str) -> None:
 
 def mend() -> int:
     return (
-        device_health.quarantine_stale_dirty(settings.ENV.dirty_minutes)
+        clock_steps.begin_anew()
+        + device_health.quarantine_stale_dirty(settings.ENV.dirty_minutes)
         + retry_atomic(auto_cordon.uncordon_due)
         + thermal_moves.move_off_hot_gpus()
         + recurrence.extend_series()
-        + clock_steps.end_waits_of_the_future()
+        + job_clock_steps.end_waits_of_the_future()
     )
 
 
