@@ -21,8 +21,9 @@ _NOTHING = ([0] * (len(histograms.BOUNDS) + 1), 0.0)
 
 
 def collect(visible: Collection[str] | None) -> Iterator[Metric]:
-    """Yield the metrics of endpoints and buckets of these tenants, by name; None: of all."""
+    """Yield the metrics of endpoints and buckets of these tenants, by name; None: of all. Not of archived ones."""
     loads = [row for row in activity.loads().values() if visible is None or row["tenant"] in visible]
+    loads = [row for row in loads if not row["is_archived"]]
     yield from _present(loads)
     yield from _counted(loads)
     yield _refusals(visible)

@@ -12,7 +12,6 @@ from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol.exits import ExitClass
 from serving import counts, payloads
-from serving.models import EndpointState
 from serving.prewarming import rounds
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
@@ -33,6 +32,14 @@ _IS_USED = """
     SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE state <> 'removed')
         OR EXISTS (SELECT 1 FROM serving_replica WHERE ended_at IS NULL)
         OR EXISTS (SELECT 1 FROM serving_inferencerequest)
+"""
+# Endpoints whose waiting requests get no replica any more, and why.
+_REFUSING = """
+    SELECT e.id, CASE WHEN e.state = 'removed' THEN 'endpoint_removed' ELSE 'tenant_archived' END AS code,
+           CASE WHEN e.state = 'removed' THEN 'the endpoint was removed' ELSE 'its tenant was archived' END AS error
+      FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
+     WHERE (e.state = 'removed' OR t.archived_at IS NOT NULL) AND EXISTS (
+           SELECT 1 FROM serving_inferencerequest r WHERE r.endpoint_id = e.id AND r.state = 'queued')
 """
 _SERVES_OPENAI = "SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE protocol = 'openai' AND state <> 'removed')"
 # Only the host with its agent reaches a replica for certain: other web processes may be on other hosts.
@@ -133,7 +140,7 @@ def new_dispatcher() -> int:
 
 
 def keep_queue(*, judges_others: bool = True) -> None:
-    """Return lost requests to the queue, end those that expired or whose endpoint was removed, and start and stop
+    """Return lost requests to the queue, end those that expired or get no replica any more, and start and stop
     replicas. Any number of processes may do so at once. `judges_others`: take requests from silent web processes."""
     ended = endings.expire()
     if judges_others:
@@ -141,12 +148,8 @@ def keep_queue(*, judges_others: bool = True) -> None:
             events.changed("endpoints", endpoints)
         if serves_openai():  # only its clients wait in the web process that has their request
             ended += endings.end_abandoned(SILENT_SECONDS)
-    for row in query(
-        "SELECT id FROM serving_endpoint e WHERE state = %s AND EXISTS (SELECT 1 FROM serving_inferencerequest r"
-        " WHERE r.endpoint_id = e.id AND r.state = 'queued')",
-        [EndpointState.REMOVED],
-    ):
-        ended += endings.refuse_all(row["id"])
+    for row in query(_REFUSING):
+        ended += endings.refuse_all(row["id"], row["code"], row["error"])
     if ended:
         events.changed("tasks", [request.id for request in ended])
     reconcile()

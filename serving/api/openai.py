@@ -140,7 +140,8 @@ def _usable(caller: Identity) -> dict[str, Endpoint]:
     names = [endpoint.name for endpoint in visible]
     usable: dict[str, Endpoint] = {}
     for endpoint in visible:
-        if endpoint.protocol == Protocol.OPENAI and endpoint.state == EndpointState.ACTIVE:
+        is_open = endpoint.state == EndpointState.ACTIVE and endpoint.tenant.archived_at is None
+        if endpoint.protocol == Protocol.OPENAI and is_open:
             is_unique = names.count(endpoint.name) == 1
             if endpoints.may_use(endpoint, caller):
                 usable[endpoint.name if is_unique else f"{endpoint.tenant.name}/{endpoint.name}"] = endpoint

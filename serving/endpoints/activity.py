@@ -13,10 +13,10 @@ COST_HOURS = 24
 MAX_USERS, MAX_REPLICAS = 10, 100
 PERCENTILES = ("p50_seconds", "p95_seconds", "p99_seconds")
 _LOADS = f"""
-    SELECT e.id, e.tenant_id, e.name, t.name AS tenant, e.state, e.version, e.type, e.protocol, o.problem, e.max_queue,
-           o.max_replicas, o.cold_start_seconds, e.prewarming, q.queued, q.oldest_at, coalesce(g.running, 0) AS running,
-           r.replicas, r.warm, date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds,
-           {COLUMNS}
+    SELECT e.id, e.tenant_id, e.name, t.name AS tenant, t.archived_at IS NOT NULL AS is_archived, e.state, e.version,
+           e.type, e.protocol, o.problem, e.max_queue, o.max_replicas, o.cold_start_seconds, e.prewarming,
+           q.queued, q.oldest_at, coalesce(g.running, 0) AS running, r.replicas, r.warm,
+           date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds, {COLUMNS}
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
       JOIN serving_endpoint o ON o.id = coalesce(e.replicas_of_id, e.id)
      CROSS JOIN LATERAL (

@@ -23,6 +23,7 @@ from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
 from serving.replicas.warm_up import with_warm_up
 from tenants.auth.identity import identity_of_server, identity_of_user
 from tenants.people import members
+from tenants.tenancy import archived
 
 logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
@@ -40,13 +41,15 @@ _RETRIED = """
       FROM jobs_all j WHERE j.id = r.job_id AND r.ended_at IS NOT NULL AND j.ended_at IS NULL
 """
 _DEMANDS = """
-    SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, q.seconds_per_cost,
+    SELECT e.id, e.tenant_id, CASE WHEN t.archived_at IS NOT NULL THEN t.name END AS archived_tenant, e.state,
+           e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, q.seconds_per_cost,
            coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, d.draining, f.failures,
            f.failed_seconds, f.failed_job,
            coalesce(e.prewarming AND p.worth IS NOT NULL AND NOT p.is_over_budget, false) AS is_prewarmed,
            coalesce(p.is_kept, false) AS is_kept,
            coalesce((e.template ->> 'gpu_count')::int, 0) > 0 AS holds_gpus
-      FROM serving_endpoint e LEFT JOIN serving_prewarming p ON p.endpoint_id = e.id
+      FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
+      LEFT JOIN serving_prewarming p ON p.endpoint_id = e.id
       LEFT JOIN LATERAL (
            SELECT sum(w.cost) AS cost, sum(w.running)::bigint AS running,
                   -- Of what waits: each endpoint has its own speed.
@@ -147,8 +150,12 @@ def _reconcile_one(row: dict[str, Any], are_gpus_needed: bool) -> None:
     """Start and stop replicas of one endpoint. An error must not stop those of other tenants."""
     decision = decide(_demand(row, are_gpus_needed))
     decision = replace(decision, stop=(*decision.stop, *row["draining"]))
+    refusal = ""
+    if row["archived_tenant"]:
+        decision, refusal = replace(decision, start=0), archived.refusal(row["archived_tenant"]).detail
     is_ahead = not row["queued_cost"] and not row["running"] and row["is_prewarmed"] and row["is_kept"]
-    refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop or decision.drain else ""
+    if decision.start or decision.stop or decision.drain:
+        refusal = _act(row["id"], decision, is_ahead) or refusal
     failure = _failure(row["failed_job"]) if row["failures"] and not refusal else ""
     _set_problem(row["id"], row["problem"], refusal or failure)
 

@@ -1,4 +1,4 @@
-"""End requests without a result: cancelled, expired, refused because their endpoint is removed, or failed.
+"""End requests without a result: cancelled, expired, refused because their endpoint gets no more replicas, or failed.
 
 Tokens of expired and refused requests return, and those of requests that end before their first start, or because no
 replica could be reached."""
@@ -72,9 +72,9 @@ def expire() -> list[Ended]:
     return _end(_EXPIRED, "expired", "expired", "no replica took it within timeout_seconds")
 
 
-def refuse_all(endpoint_id: int) -> list[Ended]:
-    """End waiting requests of an endpoint that is removed, at most MAX_AT_ONCE."""
-    return _end(_OF_ENDPOINT, "refused", "endpoint_removed", "the endpoint was removed", endpoint=endpoint_id)
+def refuse_all(endpoint_id: int, code: str, error: str) -> list[Ended]:
+    """End waiting requests of an endpoint that gets no more replicas, at most MAX_AT_ONCE."""
+    return _end(_OF_ENDPOINT, "refused", code, error, endpoint=endpoint_id)
 
 
 def forget(hours: float) -> int:

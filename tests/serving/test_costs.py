@@ -69,7 +69,7 @@ def end(ending, endpoint, ids):
     if ending == "cancelled":
         endings.cancel(ids)
     elif ending == "refused":
-        endings.refuse_all(endpoint.pk)
+        endings.refuse_all(endpoint.pk, "endpoint_removed", "the endpoint was removed")
     else:
         for column in ("queued_at", "returned_at"):
             sql = f"UPDATE serving_inferencerequest SET {column} = {column} - interval '31 s' WHERE id = ANY(%s)"

@@ -58,3 +58,24 @@ def test_endpoint_removed_with_its_queue_answers_those_that_wait(endpoint, token
     assert BucketLevel.objects.get().level == 30, "its tokens return"
     again = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1})
     assert again.status_code == 404
+
+
+def test_archived_tenant_answers_those_that_wait_and_its_endpoint_says_so(endpoint, token, admin):  # noqa: F811
+    task = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1}).json()["items"][0]["id"]
+    assert call("POST", "/api/v1/tenants/nlp/archive", admin).status_code == 200
+    upkeep.keep_queue()
+    [item] = call("GET", f"/api/v1/tasks/{task}", token).json()["items"]
+    assert (item["state"], item["error_code"], item["error"]) == (
+        "refused",
+        "tenant_archived",
+        "its tenant was archived",
+    )
+
+    def shown():
+        answer = call("GET", "/api/v1/endpoints/embed", token).json()
+        return answer["queued"], answer["replicas"], answer["problem"]
+
+    assert shown() == (0, 0, "tenant nlp is archived and accepts no jobs")
+    assert call("POST", "/api/v1/tenants/nlp/unarchive", admin).status_code == 200
+    upkeep.keep_queue()
+    assert shown() == (0, 0, "")

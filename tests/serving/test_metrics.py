@@ -17,7 +17,7 @@ from serving.models import InferenceRequest
 from serving.requests import endings, results
 from serving.requests.results import Outcome
 from tenants.models import BucketScope, BucketUse, TokenBucket
-from tests.factories import identity_for, make_member, make_tenant, make_token
+from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
 from tests.serving.requests import ask, claim, make_endpoint
 
 _ORDER = (
@@ -101,6 +101,14 @@ def test_result_of_an_old_attempt_is_not_counted(endpoint, user):
     complete(number)
     results.record([Outcome(number, 1, b"1", "application/json")])
     assert scrape(user)["endpoint_requests_total", "nlp embed completed"] == 1
+
+
+def test_archived_tenant_has_no_series_of_its_endpoints(endpoint):
+    admin = make_user("root", admin=True)
+    execute("UPDATE serving_endpoint SET problem = 'no quota'")
+    assert scrape(admin)["endpoint_problem", "nlp embed"] == 1
+    execute("UPDATE tenants_tenant SET archived_at = now()")
+    assert not [labels for _, labels in scrape(admin) if labels.startswith("nlp embed")]
 
 
 def test_batches_are_counted_with_size_and_reason(endpoint, user):

@@ -6,12 +6,14 @@ import json
 import pytest
 from django.http import HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from gpusched.lib.limits import MAX_OPENAI_BODY_BYTES
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.states import Scope
 from serving.models import Dispatcher, InferenceRequest
 from serving.web import openai, serving
+from tenants.models import Tenant
 from tests.api.calls import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
 
@@ -84,6 +86,8 @@ def test_models_are_the_endpoints_of_this_protocol_that_the_caller_may_use(token
     assert models(token) == ["chat", "private"]
     assert models(other) == ["chat"]
     assert call("GET", "/v1/models/chat", token).json()["owned_by"] == "nlp"
+    Tenant.objects.update(archived_at=timezone.now())
+    assert models(token) == []
 
 
 def test_ambiguous_model_is_named_with_its_tenant(token, tenant):

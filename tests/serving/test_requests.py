@@ -145,7 +145,8 @@ def test_cancelled_request_returns_its_tokens_only_before_its_start(endpoint, us
 
 def test_removed_endpoint_refuses_what_waits(endpoint, user):
     ids = ask(endpoint, user, 3)
-    assert sorted(ended.id for ended in endings.refuse_all(endpoint.pk)) == ids
+    ended = endings.refuse_all(endpoint.pk, "endpoint_removed", "the endpoint was removed")
+    assert sorted(request.id for request in ended) == ids
     assert state(ids[0]) == "refused"
 
 

@@ -15,7 +15,7 @@ MAX_LISTED_USERS = 3
 _PAUSE_SECONDS = 1.0
 _TIMES = ("oldest_at", "created_at", "warm_at", "used_at")
 # The page computes the wait from `oldest_at`: a row that changed each second would be sent each second.
-_NOT_SHOWN = ("id", "tenant_id", "oldest_wait_seconds")
+_NOT_SHOWN = ("id", "tenant_id", "is_archived", "oldest_wait_seconds")
 _NONE = {"completed": 0, "failed": 0, "expired": 0, "cancelled": 0, "refused": 0}
 # A change of these makes the page reload what the template draws.
 _SETTINGS = ("state", "version")
