@@ -61,7 +61,7 @@ _RELEASE_OWN = """
      WHERE r.job_id = %s AND q.id = %s AND q.dispatcher = r.dispatcher
 """
 _ENDED = """
-    SELECT id, state, error FROM serving_inferencerequest
+    SELECT id, state, error_code, error FROM serving_inferencerequest
      WHERE id = ANY(%s::bigint[]) AND state NOT IN ('queued', 'running')
 """
 
@@ -75,10 +75,11 @@ class Place(NamedTuple):
 
 
 class EndedRequest(NamedTuple):
-    """A request that ended while it waited: cancelled, expired or refused."""
+    """A request that ended before its response: cancelled, expired or refused."""
 
     request: int
     state: str
+    code: str
     error: str
 
 
@@ -109,8 +110,9 @@ def release_replica(job_id: int) -> None:
 
 
 def ended(ids: Sequence[int]) -> list[EndedRequest]:
-    """Return those of these waiting requests that have ended."""
-    return [EndedRequest(row["id"], row["state"], row["error"]) for row in prepared(_ENDED, [list(ids)])]
+    """Return those of these requests that have ended."""
+    rows = prepared(_ENDED, [list(ids)])
+    return [EndedRequest(row["id"], row["state"], row["error_code"], row["error"]) for row in rows]
 
 
 def _recent(unreachable: Mapping[int, float]) -> dict[int, float]:

@@ -38,6 +38,7 @@ UNCHECKED_SECONDS = 1.0
 _PASSED_ON = frozenset({b"content-type", b"content-encoding", b"cache-control", b"retry-after"})
 # The status and code of requests that ended while they waited. Clients repeat those with 409, 429 and from 500 on.
 _OF_STATES = {"expired": (503, "no_replica"), "cancelled": (400, "cancelled"), "refused": (404, "model_not_found")}
+_OF_CODES = {"not_permitted": (403, "not_permitted")}
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Proxy:
                 is_again = is_unreachable and place.job_id in tried
                 tried.add(place.job_id)
             if self._in_flight[request.request_id].is_aborted:
-                return self._ended_elsewhere(request, EndedRequest(request.request_id, "cancelled", "")), None
+                return self._ended_elsewhere(request, await self._end_of(request)), None
             logger.info("replica %d of endpoint %s failed: %s", place.job_id, request.endpoint, lost)
             if not await self._give_back(place, is_unreachable):
                 break
@@ -203,7 +204,9 @@ class Proxy:
                 self._measurements.ended(place.job_id, request, time.monotonic() - began, response.status)
                 return HttpResponse(first, status=response.status, headers=headers), outcome_of(place, response.status)
             finish = self._finish(request, began)
-            relay = Relay(first, response, place, request.timeout_seconds, finish, lambda: flight.is_aborted)
+            relay = Relay(
+                first, response, place, request.timeout_seconds, finish, partial(self._cancellation, request, flight)
+            )
             is_relayed = True
             return StreamingHttpResponse(relay, status=response.status, headers=headers), None
         except TimeoutError as error:
@@ -240,10 +243,21 @@ class Proxy:
         headers = {**request.headers, **({"Retry-After": "1"} if status == 503 else {})}
         return error_response(status, code, f"model '{request.endpoint}': {text}", headers=headers)
 
+    async def _end_of(self, request: Forwarded) -> EndedRequest:
+        """Return how an aborted request has ended."""
+        try:
+            ended = await run_in_thread(self._thread, partial(places.ended, [request.request_id]))
+        except (DatabaseAway, WorkFailed):
+            ended = []
+        return ended[0] if ended else EndedRequest(request.request_id, "cancelled", "cancelled", "")
+
+    async def _cancellation(self, request: Forwarded, flight: _InFlight) -> EndedRequest | None:
+        return await self._end_of(request) if flight.is_aborted else None
+
     def _ended_elsewhere(self, request: Forwarded, ended: EndedRequest) -> HttpResponse:
         """Return the error of a request that expired, was cancelled, or was refused with its endpoint."""
         self._in_flight.pop(request.request_id, None)
-        status, code = _OF_STATES.get(ended.state, (503, ended.state))
+        status, code = _OF_CODES.get(ended.code) or _OF_STATES.get(ended.state, (503, ended.state))
         why = f" ({ended.error})" if ended.error else ""
         return self._error(request, status, code, f"the request was {ended.state}{why}")
 

@@ -1,14 +1,14 @@
 """The content of a response that is passed on as it arrives, and how its request ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
 
 from gpusched.lib.web.deferred import BrokenResponse
 from serving.openai.http_exchange import BadResponse, Response
-from serving.openai.places import Place
+from serving.openai.places import EndedRequest, Place
 from serving.openai.recorder import Ending
 from serving.replicas.connection import ReplicaLost
 from serving.requests.results import Outcome
@@ -32,7 +32,7 @@ def outcome_of(place: Place, status: int) -> Outcome:
 
 class Relay:
     """The pieces of a response, for a StreamingHttpResponse. Calls `finish` once, at the end or when it is closed.
-    `is_cancelled` returns whether the connection to the replica was closed because the task was cancelled."""
+    `cancellation` returns how the task was cancelled, if the connection to the replica was closed for that."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Relay:
         place: Place,
         timeout_seconds: float,
         finish: Finish,
-        is_cancelled: Callable[[], bool],
+        cancellation: Callable[[], Awaitable[EndedRequest | None]],
     ) -> None:
         self._first, self._response, self._place = first, response, place
-        self._timeout_seconds, self._finish, self._is_cancelled = timeout_seconds, finish, is_cancelled
+        self._timeout_seconds, self._finish, self._cancellation = timeout_seconds, finish, cancellation
         self._is_finished = False
         self._is_between_events = True
         self._loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ class Relay:
                 yield piece
             ending = outcome_of(self._place, self._response.status)
         except (ReplicaLost, BadResponse, TimeoutError) as error:
-            code, text = self._cause(error)
+            code, text = await self._cause(error)
             ending = Outcome(self._place.request, self._place.attempt, error_code=code, error=text)
             self._end(ending)
             if not (self._response.is_event_stream and self._is_between_events):
@@ -83,10 +83,10 @@ class Relay:
         finally:
             self._end(ending)
 
-    def _cause(self, error: Exception) -> tuple[str, str]:
+    async def _cause(self, error: Exception) -> tuple[str, str]:
         """Return the code and the text of a response that broke."""
-        if self._is_cancelled():
-            return "cancelled", "the task was cancelled"
+        if cancelled := await self._cancellation():
+            return cancelled.code, cancelled.error or "the task was cancelled"
         if isinstance(error, TimeoutError):
             return "timeout", f"the replica sent nothing for {self._timeout_seconds:g} s"
         return "replica_lost", str(error)

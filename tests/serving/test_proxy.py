@@ -13,7 +13,7 @@ from serving import web
 from serving.openai import places
 from serving.openai.http_exchange import Response
 from serving.openai.measurements import Measurements
-from serving.openai.places import Place
+from serving.openai.places import EndedRequest, Place
 from serving.openai.proxy import Forwarded, Proxy
 from serving.replicas.connection import ReplicaLost, ReplicaUnreachable
 from serving.requests.results import Outcome
@@ -121,3 +121,27 @@ def test_port_of_a_node_without_an_agent_here_is_unreachable(monkeypatch, code, 
     with pytest.raises(ReplicaLost, match="why") as caught:
         asyncio.run(web.open_port(1, 8000))
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "status", "text"),
+    [
+        ("cancelled", "", 400, "the request was cancelled"),
+        ("not_permitted", "its caller may not", 403, "the request was cancelled (its caller may not)"),
+    ],
+)
+def test_request_that_is_cancelled_before_its_response_says_why(monkeypatch, code, error, status, text):
+    class Cancelled(Replicas):
+        def subscribe(self, on_change):
+            self.on_change = on_change
+
+        async def exchange(self, *arguments):
+            self.on_change({"tasks": [7]})
+            return await super().exchange(*arguments)
+
+    replicas: Any = Cancelled([11], error=ReplicaLost)
+    monkeypatch.setattr(places, "ended", lambda ids: [EndedRequest(7, "cancelled", code, error)])
+    mine = Proxy(replicas, replicas, Measurements(), replicas, replicas)
+    response: Any = asyncio.run(mine.forward(Forwarded(7, 1, "chat", 8000, 4, 1.0, 30.0, PATH, b"{}", "*/*", {})))
+    problem = json.loads(response.content)["error"]
+    assert (response.status_code, problem["code"], problem["message"]) == (status, code, f"model 'chat': {text}")

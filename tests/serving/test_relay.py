@@ -8,7 +8,7 @@ import pytest
 
 from serving.openai import relay
 from serving.openai.http_exchange import Response
-from serving.openai.places import Place
+from serving.openai.places import EndedRequest, Place
 from serving.openai.recorder import Ending
 from serving.openai.relay import Relay
 from serving.replicas.connection import ReplicaLost
@@ -18,9 +18,12 @@ EVENT, DONE = b'data: {"choices": []}\n\n', b"data: [DONE]\n\n"
 PLACE = Place(7, 1, 42)
 
 
-def relay_of(body, finish, *, is_cancelled=False):
+def relay_of(body, finish, *, cancelled=None):
+    async def cancellation():
+        return cancelled
+
     response = Response(200, [(b"content-type", b"text/event-stream")], body)
-    return Relay(b"", response, PLACE, 30.0, finish, lambda: is_cancelled)
+    return Relay(b"", response, PLACE, 30.0, finish, cancellation)
 
 
 def ending_at(pieces, last, *, is_cut=False):
@@ -61,9 +64,14 @@ def test_replica_that_does_not_end_its_response_delays_the_last_event_little(mon
 
 
 @pytest.mark.parametrize(
-    ("is_cancelled", "code", "text"), [(True, "cancelled", "cancelled"), (False, "replica_lost", "why")]
+    ("cancelled", "code", "text"),
+    [
+        (EndedRequest(7, "cancelled", "cancelled", ""), "cancelled", "the task was cancelled"),
+        (EndedRequest(7, "cancelled", "not_permitted", "its caller may not"), "not_permitted", "its caller may not"),
+        (None, "replica_lost", "why"),
+    ],
 )
-def test_broken_stream_tells_whether_its_task_was_cancelled(is_cancelled, code, text):
+def test_broken_stream_tells_whether_and_why_its_task_was_cancelled(cancelled, code, text):
     """A client repeats a request whose replica is lost, and must not repeat a cancelled one."""
 
     async def body():
@@ -71,7 +79,7 @@ def test_broken_stream_tells_whether_its_task_was_cancelled(is_cancelled, code, 
         raise ReplicaLost("why")
 
     async def read():
-        relayed = relay_of(body(), lambda place, status, ending: None, is_cancelled=is_cancelled)
+        relayed = relay_of(body(), lambda place, status, ending: None, cancelled=cancelled)
         return [piece async for piece in relayed]
 
     first, last = asyncio.run(read())
