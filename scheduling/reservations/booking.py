@@ -62,12 +62,14 @@ def shape_of(reservation: Reservation) -> Shape:
 def book(reservation: Reservation, identity: Identity) -> Reservation:
     """Store the reservation (a new row) with its devices. Raise the problem if it is refused; nothing is stored then.
 
-    403 beyond the tenant's quota or after too many no-shows; 409 with what is in the way; 422 if it can never fit."""
+    403 beyond the tenant's quota or budget, or after too many no-shows; 409 with what is in the way; 422 if it can
+    never fit."""
     with transaction.atomic():
         locks.acquire_in_transaction(Lock.RESERVATIONS)
         wish = Wish(shape_of(reservation), reservation.starts_at, reservation.ends_at)
         if reservation.is_hard:
             limits.require_no_shows_within_limit(reservation.user_id, identity)
+            limits.require_budget(reservation)
         chosen = _choose(wish, reservation, identity)
         if reservation.is_hard:
             limits.require_within_quota(reservation, chosen)

@@ -1,4 +1,5 @@
-"""Limit what a tenant may reserve: GPUs within its quota, and hard reservations only without frequent no-shows."""
+"""Limit what a tenant may reserve: GPUs within its quota and budget, and hard reservations only without frequent
+no-shows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,11 +10,13 @@ from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query, rows
+from gpusched.lib.times import readable
 from gpusched.protocol.job_request import FieldError
 from scheduling.engine.board.shapes import is_model
 from scheduling.reservations.choice import Chosen
 from scheduling.reservations.tables import Reservation
 from tenants.auth.identity import Identity
+from tenants.billing import budgets
 
 NO_SHOW_DAYS = 30
 
@@ -53,6 +56,24 @@ def require_no_shows_within_limit(user_id: int | None, identity: Identity, now: 
             f"{count} of your reservations of the last {NO_SHOW_DAYS} days were not used: you may only book soft ones",
             next_step='book it with kind "soft", or ask an admin to book it',
             errors=[FieldError("kind", "too_many_no_shows", "must be soft")],
+        )
+
+
+def require_budget(reservation: Reservation, now: datetime | None = None) -> None:
+    """Raise a 403 if the tenant's budget is used up at the start, so that no job could start in the reservation. Old
+    use leaves a rolling budget each day."""
+    now = now or timezone.now()
+    budget = budgets.hard_budgets().get(reservation.tenant_id)
+    if budget is None or budget.state != "hard_exceeded":
+        return
+    renews_at = budget.renews_at or now + timedelta(days=1)
+    if reservation.starts_at < renews_at:
+        raise Problem(
+            403,
+            "budget_used_up",
+            budget.sentence,
+            next_step=f"reserve from {readable(renews_at)} on, or ask an admin to raise the budget",
+            errors=[FieldError("gpus", "budget_used_up", budget.sentence)],
         )
 
 

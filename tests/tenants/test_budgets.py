@@ -96,6 +96,36 @@ class TestHard:
         assert call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 0}).status_code == 201
         assert Job.objects.get(pk=running).state == "running"
 
+    def test_exhausted_budget_refuses_hard_reservations_until_it_is_renewed(self, tenant, user, admin):
+        make_node(gpus=4)
+        entry(tenant, user, hours=20, at=timezone.now())
+        put(admin, hard_gpu_hours=20)
+        body = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600}
+        renews_at = budgets.statuses([tenant.pk])[0].renews_at
+        assert renews_at is not None
+
+        def book(**more):
+            answer = call("POST", "/api/v1/reservations", make_token(user), {**body, **more})
+            return answer.status_code, answer.json()
+
+        for more in ({}, {"lease": True}, {"from": (renews_at - timedelta(seconds=1)).isoformat()}):
+            status, refused = book(**more)
+            assert (status, refused["code"]) == (403, "budget_used_up"), more
+        assert f"reserve from {renews_at:%Y-%m-%d}" in refused["next_step"]
+        assert book(kind="soft")[0] == 201
+        assert book(**{"from": renews_at.isoformat()})[0] == 201
+        put(admin, hard_gpu_hours=21)
+        assert book()[0] == 201
+
+    def test_exhausted_rolling_budget_refuses_hard_reservations_of_the_next_day(self, tenant, user, admin):
+        make_node(gpus=4)
+        recent(tenant, user, 20)
+        put(admin, hard_gpu_hours=20, days=30)
+        for hours, status in ((1, 403), (25, 201)):
+            start = (timezone.now() + timedelta(hours=hours)).isoformat()
+            body = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600, "from": start}
+            assert call("POST", "/api/v1/reservations", make_token(user), body).status_code == status
+
     def test_larger_budget_applies_at_once(self, tenant, user, admin, monkeypatch):
         monkeypatch.setattr(budgets._hard_budgets, "seconds", 3600.0)
         make_node(gpus=4)

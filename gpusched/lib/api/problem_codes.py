@@ -13,7 +13,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_permitted": (403, "the role or the scope `admin` is missing"),
     "scope_missing": (403, "the token lacks `read` or `write`"),
     "quota_exceeded": (403, "the job requests more than its tenant may ever hold"),
-    "budget_used_up": (403, "the job requests GPUs, and the budget of its tenant is used up until it is renewed"),
+    "budget_used_up": (403, "the budget of the tenant is used up: no jobs with GPUs, no hard reservations"),
     "extension_too_long": (403, "it is more than a member may extend a running job"),
     "too_many_no_shows": (403, "too many hard reservations of the caller were not used: soft ones only"),
     "not_admitted": (403, "a login by OpenID Connect of a user without access, on its page"),
