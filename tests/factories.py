@@ -101,11 +101,11 @@ class FakeAgent:
 
     def end(
         self, *keys: str, exit_code: int | None = 0, reason: str = "exited", readings: list[Reading] | None = None,
-        **fields: Any,
+        saved: dict[str, str] | None = None, **fields: Any,
     ) -> Desired:  # fmt: skip
         self.held = [held for held in self.held if held not in keys]
         how = {"at": now(), "reason": reason, "exit_code": exit_code, **fields}
-        return self.sync(*(Ended(**{"key": key, **how}) for key in keys), readings=readings or [])
+        return self.sync(*(Ended(**{"key": key, **how}) for key in keys), readings=readings or [], saved=saved or {})
 
 
 def now() -> str:

@@ -118,10 +118,10 @@ class Node:
             boot_id=self.boot_id,
             held=self.ranks.unacknowledged(),
             running=self.ranks.running(),
-            saved=self.ranks.saved(),
             limits=self.ranks.limits(),
             signalled=self.ranks.signalled(),
             reports=self._release_check.with_verdicts(self.ranks.reports()),
+            saved=self.ranks.saved(),  # after the reports: a job that is stopped often saves just before its end
             readings=readings,
             facts=facts,
             next_credential_hash=self.credentials.offer,

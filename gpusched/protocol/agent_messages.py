@@ -241,9 +241,10 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     """Agent to server, at each heartbeat and at once when something happened. `held`: the keys in the journal that are
     not dropped; `running`: those of them that may still have a live process; `reports` repeats each report until its
     key is in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware changed.
-    `saved`: the time of each running rank's latest checkpoint, by key. `limits`: the versions of changed time limits in
-    force, by key. `signalled`: the sequence number of the latest signal sent, by key. `next_credential_hash`: the
-    SHA-256 of the secret with which the agent wants to replace that of its credential."""
+    `saved`: the time of each rank's latest checkpoint, by key, also in the message that reports its end. `limits`: the
+    versions of changed time limits in force, by key. `signalled`: the sequence number of the latest signal sent, by
+    key. `next_credential_hash`: the SHA-256 of the secret with which the agent wants to replace that of its
+    credential."""
 
     seq: int
     at: str

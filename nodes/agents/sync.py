@@ -53,9 +53,9 @@ def process_leniently(node_id: int, sync: Sync, sent_runs: SentRuns = NO_RUNS) -
         logger.exception("a message of node %d cannot be written as a whole", node_id)
     bare = replace(sync, reports=[], readings=[], saved={}, facts=None)
     answer = process([(node_id, bare)], sent_runs)[0]
-    parts = [replace(bare, reports=[report]) for report in sync.reports]
+    parts = [replace(bare, saved=sync.saved), *(replace(bare, reports=[report]) for report in sync.reports)]
     parts += [replace(bare, readings=[reading]) for reading in sync.readings]
-    parts += [replace(bare, facts=sync.facts), replace(bare, saved=sync.saved)]
+    parts += [replace(bare, facts=sync.facts)]
     written: list[Desired] = []
     for part in parts:
         try:
@@ -147,7 +147,7 @@ def _store(batch: Sequence[tuple[int, Sync]]) -> list[tuple[int, Report]]:
         execute("SET LOCAL synchronous_commit = off")
     readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
     reports = fault_attribution.attribute_faults(reports, readings)
-    rank_end.apply_reports(reports)
+    # Before the reports: the end of an attempt is final.
     checkpoints.record_checkpoints(
         [
             (node_id, key, agent_clock.text_to_server_time(at, sync.at))
@@ -155,6 +155,7 @@ def _store(batch: Sequence[tuple[int, Sync]]) -> list[tuple[int, Report]]:
             for key, at in sync.saved.items()
         ]
     )
+    rank_end.apply_reports(reports)
     for node_id, sync in batch:
         if sync.facts is not None:
             telemetry.store_facts(node_id, sync.facts)

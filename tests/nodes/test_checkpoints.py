@@ -57,6 +57,14 @@ def test_impossible_checkpoints_are_ignored(running):
     assert abs((saved() - timezone.now()).total_seconds()) < 60, "a time in the future is now"
 
 
+def test_checkpoint_in_the_message_of_the_end_is_stored(running):
+    """A job that is stopped often saves in its grace period and ends at once."""
+    node, key = running
+    last = ago(seconds=1)
+    node.end(key, exit_code=0, saved={key: last.isoformat()})
+    assert saved() == last
+
+
 def test_ended_attempt_keeps_its_checkpoint(running):
     node, key = running
     node.end(key, exit_code=3)

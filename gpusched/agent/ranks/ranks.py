@@ -262,8 +262,8 @@ class Ranks:
         return [rank for rank in self.table.all() if rank.is_alive and rank.ended is None]
 
     def saved(self) -> dict[str, str]:
-        """Return the time of the latest checkpoint of each live rank that has saved one."""
-        times = ((key, rank_dir.saved_at(f"{self._journal.ranks}/{key}")) for key in self.running())
+        """Return the time of the latest checkpoint of each rank that has saved one, until its end is acknowledged."""
+        times = ((key, rank_dir.saved_at(f"{self._journal.ranks}/{key}")) for key in self.unacknowledged())
         return {key: at for key, at in times if at is not None}
 
     def busy_devices(self) -> set[str]:
