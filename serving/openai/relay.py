@@ -21,8 +21,8 @@ DONE_SECONDS = 0.1
 
 
 def client_left(request_id: int) -> Ending:
-    """Return the ending of a request whose client has left."""
-    return Ending(request_id, "cancelled", "client_left", "the client closed the connection")
+    """Return the ending of a request whose connection to its client has ended, also because this process stops."""
+    return Ending(request_id, "cancelled", "client_left", "the connection to its client ended")
 
 
 def outcome_of(place: Place, status: int) -> Outcome:

@@ -63,7 +63,7 @@ def end(ids: Sequence[int], state: str, code: str, error: str) -> list[Ended]:
 
 def end_abandoned(silent_seconds: float) -> list[Ended]:
     """End waiting requests to the OpenAI API whose client's web process is gone, at most MAX_AT_ONCE."""
-    return _end(_ABANDONED, "cancelled", "client_left", "the connection to its client broke", silent=silent_seconds)
+    return _end(_ABANDONED, "cancelled", "client_left", "the connection to its client ended", silent=silent_seconds)
 
 
 def expire() -> list[Ended]:

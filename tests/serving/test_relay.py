@@ -55,7 +55,7 @@ def test_client_that_leaves_at_the_last_event_has_a_complete_response(done):
 
 def test_client_that_leaves_before_the_last_event_cancels_its_request():
     [ending] = ending_at([EVENT, EVENT + b" ", DONE], EVENT)
-    assert isinstance(ending, Ending) and (ending.state, ending.code) == ("cancelled", "client_left")
+    assert ending == Ending(7, "cancelled", "client_left", "the connection to its client ended")
 
 
 def test_replica_that_does_not_end_its_response_delays_the_last_event_little(monkeypatch):
