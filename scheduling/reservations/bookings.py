@@ -34,6 +34,16 @@ _INSIDE = """
      WHERE r.state = 'active' AND r.ends_at > now() AND j.state IN ('scheduled', 'running', 'stopping')
 """
 
+_HAS_JOBS = """
+    SELECT 1 FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
+     WHERE u.reservation_id = %s AND j.state IN ('scheduled', 'running', 'stopping') LIMIT 1
+"""
+
+
+def has_jobs(reservation_id: int) -> bool:
+    """Return whether a job runs in a reservation."""
+    return bool(rows(_HAS_JOBS, [reservation_id]))
+
 
 def load_bookings(node_ids: Sequence[int] | None = None) -> tuple[Booking, ...]:
     """Return the open reservations as bookings, by id, with one rank per node. `node_ids`: only those that have devices

@@ -17,7 +17,7 @@ from gpusched.protocol.reservations import MAX_SECONDS, MIN_SECONDS
 from gpusched.protocol.states import Role
 from jobs.lifecycle import notices
 from jobs.lifecycle.reservation import leave_reservation
-from scheduling.reservations import booking, limits
+from scheduling.reservations import booking, bookings, limits
 from scheduling.reservations.choice import Chosen
 from scheduling.reservations.tables import OPEN_STATES, Reservation, ReservationState, ReservedDevice
 from tenants.auth.identity import Identity
@@ -70,7 +70,8 @@ def cancel(
 
 def renew(reservation_id: int, seconds: int, identity: Identity, *, now: datetime | None = None) -> Reservation:
     """Move the end of a lease, or of an active reservation, to `seconds` from now. 409 unless it is active, or if its
-    devices are reserved or in use by others then."""
+    devices are reserved or in use by others then. 403 beyond the quota, and to keep an idle one longer while the budget
+    is used up."""
     now = now or timezone.now()
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         message = f"must be between {MIN_SECONDS} and {MAX_SECONDS} (31 days)"
@@ -86,6 +87,8 @@ def renew(reservation_id: int, seconds: int, identity: Identity, *, now: datetim
         before = booking.facts(reservation)
         if ends_at > reservation.ends_at:
             _require_free(reservation, ends_at, identity)
+            if reservation.is_hard and not bookings.has_jobs(reservation.pk):
+                limits.require_budget(reservation, now)
         live = ReservedDevice.objects.filter(reservation=reservation, ends_at=reservation.ends_at)
         reservation.ends_at, reservation.noticed_at = ends_at, None
         if reservation.is_hard:

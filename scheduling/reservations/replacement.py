@@ -7,7 +7,7 @@ from datetime import datetime
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.reasons import fix_plurals
-from scheduling.reservations import booking, capacity
+from scheduling.reservations import booking, bookings, capacity
 from scheduling.reservations.booking import shape_of
 from scheduling.reservations.choice import Chosen, choose, suitable
 from scheduling.reservations.owner_notices import notify
@@ -36,10 +36,6 @@ _INCOMPLETE = """
                       WHERE d.reservation_id = r.id AND d.is_live AND d.ends_at > %s)
      ORDER BY r.starts_at, r.id
 """
-_HAS_JOBS = """
-    SELECT 1 FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
-     WHERE u.reservation_id = %s AND j.state IN ('scheduled', 'running', 'stopping') LIMIT 1
-"""
 _NAMES = """
     SELECT DISTINCT n.name FROM scheduling_reserveddevice d JOIN nodes_all n ON n.id = d.node_id
      WHERE d.reservation_id = %s AND NOT d.is_live ORDER BY n.name
@@ -61,7 +57,7 @@ def _complete(reservation: Reservation, now: datetime) -> bool:
     """Choose the missing devices. If there are none, store the problem and notify the owner."""
     held = list(ReservedDevice.objects.filter(reservation=reservation, is_live=True, ends_at__gt=now))
     chosen = _missing_devices(reservation, held, now)
-    if chosen is None and held and reservation.one_node and not rows(_HAS_JOBS, [reservation.pk]):
+    if chosen is None and held and reservation.one_node and not bookings.has_jobs(reservation.pk):
         chosen = _on_another_node(reservation, held, now)
     if chosen is not None:
         booking.add_devices(reservation, chosen, max(now, reservation.starts_at))

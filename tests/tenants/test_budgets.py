@@ -117,6 +117,27 @@ class TestHard:
         put(admin, hard_gpu_hours=21)
         assert book()[0] == 201
 
+    @pytest.mark.django_db(transaction=True)
+    def test_exhausted_budget_keeps_an_idle_lease_from_being_renewed(self, tenant, user, admin):
+        node, token = make_node(gpus=4), make_token(user)
+        lease = {"tenant": "nlp", "gpus": 1, "for_seconds": 600, "lease": True}
+        number = call("POST", "/api/v1/reservations", token, lease).json()["id"]
+
+        def renew(seconds):
+            answer = call("POST", f"/api/v1/reservations/{number}/renew", token, {"for_seconds": seconds})
+            return answer.status_code, answer.json().get("code")
+
+        recent(tenant, user, 20)
+        put(admin, hard_gpu_hours=20, days=30)
+        assert renew(3600) == (403, "budget_used_up")
+        assert renew(300)[0] == 200, "an earlier end"
+        put(admin, hard_gpu_hours=50, days=30)
+        submit(user, tenant, max_runtime_minutes=1)
+        run_cycle()
+        node.start_all()
+        put(admin, hard_gpu_hours=20, days=30)
+        assert renew(3600)[0] == 200, "its job continues"
+
     def test_exhausted_rolling_budget_refuses_hard_reservations_of_the_next_day(self, tenant, user, admin):
         make_node(gpus=4)
         recent(tenant, user, 20)
