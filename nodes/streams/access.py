@@ -63,7 +63,8 @@ def _refusal(right: Right, identity: Identity | None, job: dict[str, Any] | None
     if identity is None:
         return _not_authenticated()
     if job is None or job["attempt"] != right.attempt or job["state"] not in (JobState.RUNNING, JobState.STOPPING):
-        return Problem(410, "rank_ended", f"{subject} has ended", next_step="see its state")
+        detail = f"attempt {right.attempt} of {subject} has ended"
+        return Problem(410, "rank_ended", detail, next_step="see the state of the job")
     try:
         identity.require(identity.role_for(job["user_id"]), job["tenant_id"], subject)
         identity.require_scope(Scope.WRITE)

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from gpusched.client.streams import JobStream
 
 _PIECE_BYTES = 64 << 10
-# After these refusals no later connection can succeed.
-_FINAL = frozenset({"not_found", "not_authenticated", "not_permitted", "scope_missing", "rank_ended", "wrong_state"})
+# After these refusals no later connection can succeed; after those of an attempt, one can if the job runs again.
+_FINAL = frozenset({"not_found", "not_authenticated", "not_permitted", "scope_missing"})
+_OF_ATTEMPT = frozenset({"rank_ended", "wrong_state"})
 
 
 def forward(
@@ -38,9 +39,9 @@ def forward(
     local, port, socket = _parsed(ports)
     with connect(ctx) as client:
         job = client.get(job_id)
-    if job.is_final:
-        raise typer.BadParameter(f"job {job_id} has ended: it is {job.state}")
-    raise asyncio.run(_Forwarding(client, job_id, rank, port, socket).run(local))
+        if job.is_final:
+            raise typer.BadParameter(f"job {job_id} has ended: it is {job.state}")
+        raise asyncio.run(_Forwarding(client, job_id, rank, port, socket).run(local))
 
 
 def _parsed(ports: str) -> tuple[int, int | None, str | None]:
@@ -76,6 +77,16 @@ class _Forwarding:
             return await ended
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._connect(reader, writer)
+        except OSError:
+            pass  # the local program has closed its connection
+        except asyncio.CancelledError:
+            pass  # this command ends; asyncio of Python 3.11 prints a traceback for each connection that is cancelled
+        finally:
+            writer.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from gpusched.client.errors import GpuschedError
         from gpusched.client.streams import open_stream
 
@@ -86,14 +97,23 @@ class _Forwarding:
             async with stream:
                 await asyncio.gather(_upload(reader, stream), _download(stream, writer))
         except GpuschedError as error:
-            if error.code not in _FINAL:
+            final = await self._final(error)
+            if final is None:
                 messages.failure(error)
             elif self._ended is not None and not self._ended.done():
-                self._ended.set_result(error)
-        except OSError:
-            pass  # the local program has closed its connection
-        finally:
-            writer.close()
+                self._ended.set_result(final)
+
+    async def _final(self, error: "GpuschedError") -> "GpuschedError | None":
+        """Return why no later connection can succeed; None: one may."""
+        from gpusched.client.errors import Conflict, GpuschedError
+
+        if error.code not in _OF_ATTEMPT:
+            return error if error.code in _FINAL else None
+        try:
+            job = await asyncio.to_thread(self._client.get, self._job_id)
+        except GpuschedError:
+            return None
+        return Conflict(f"job {job.id} has ended: it is {job.state}") if job.is_final else None
 
 
 async def _upload(reader: asyncio.StreamReader, stream: "JobStream") -> None:
