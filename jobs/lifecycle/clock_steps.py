@@ -1,7 +1,11 @@
-"""End the waits of jobs that began while the clock of the database was ahead, as after a boot with a wrong one."""
+"""Set the times of jobs right after the clock of the database was set back: of what runs, so that it is charged for as
+long as it ran (A53), and of waits that began while the clock was ahead, as after a boot with a wrong one."""
+
+from datetime import timedelta
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.lib.db.sql import execute, query, retry_atomic
+from jobs.lifecycle import states
 from jobs.lifecycle.attempt_end import LONGEST_RETRY_PAUSE_SECONDS
 
 # No pause is longer. Only the submitter chooses a later time, by `not_before`.
@@ -19,3 +23,24 @@ def end_waits_of_the_future() -> int:
         events.changed("jobs", ids)
         wake.request_cycle()
     return len(ids)
+
+
+_IS_LIVE = "state IN ('scheduled', 'running', 'stopping')"
+_MOVE_BACK = f"""
+    UPDATE jobs_job SET started_at = started_at - %(by)s, reason_since = reason_since - %(by)s
+     WHERE id = ANY(%(jobs)s) AND {_IS_LIVE}
+"""
+_MOVE_ATTEMPTS_BACK = """
+    UPDATE jobs_attempt
+       SET scheduled_at = scheduled_at - %(by)s, started_at = started_at - %(by)s, saved_at = saved_at - %(by)s
+     WHERE job_id = ANY(%(jobs)s) AND ended_at IS NULL
+"""
+
+
+def move_live_back(by: timedelta) -> list[int]:
+    """Move the times of running attempts back by as much as the clock was set back. Return the ids of the jobs."""
+    jobs = [row["id"] for row in query(f"SELECT id FROM jobs_job WHERE {_IS_LIVE}")]
+    states.lock_jobs(jobs)
+    for statement in (_MOVE_BACK, _MOVE_ATTEMPTS_BACK):
+        execute(statement, {"by": by, "jobs": jobs})
+    return jobs

@@ -11,8 +11,8 @@ from django.db import DatabaseError, connections
 
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query, retry_atomic
-from jobs.lifecycle import attempts
-from nodes.ranks import clock_step
+from jobs.lifecycle import clock_steps as job_clock_steps
+from nodes.ranks import clock_steps as rank_clock_steps
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class DatabaseClock:
 
 
 def _move_live_back(by: timedelta) -> list[int]:
-    jobs = attempts.move_live_back(by)
-    clock_step.move_live_back(jobs, by)
+    jobs = job_clock_steps.move_live_back(by)
+    rank_clock_steps.move_live_back(jobs, by)
     events.changed("jobs", jobs)
     return jobs
 
