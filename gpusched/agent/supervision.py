@@ -112,10 +112,8 @@ async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        try:
-            await cancel_all(tasks)
-        finally:
-            await asyncio.gather(*tasks, return_exceptions=True)  # also retrieves what they raised
+        await cancel_all(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)  # retrieves what they raised
     for task in ended:
         task.result()
 
