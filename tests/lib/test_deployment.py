@@ -51,8 +51,10 @@ def test_chart_renders_as_the_golden_file() -> None:
         {
             "webReplicas": 3,
             "ingressClassName": "nginx",
-            "storage": {"className": "fast"},
+            "storage": {"className": "fast", "accessMode": "ReadWriteMany"},
             "settings": {"tick_seconds": 2},
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [{"key": "pool", "operator": "Exists", "effect": "NoSchedule"}],
         },
     ],
 )
@@ -73,6 +75,41 @@ def test_values_reach_the_manifests() -> None:
     }
     assert replicas == {"gpusched-web": 3, "gpusched-cycles": 1, "gpusched-housekeeping": 1}
     assert "host: gpu.internal" in text
+
+
+def pod_specs(**values: Any) -> list[dict[str, Any]]:
+    return [item["spec"]["template"]["spec"] for item in objects(render(**values)) if item["kind"] == "Deployment"]
+
+
+def test_pods_with_a_volume_of_one_node_run_on_one_node() -> None:
+    """All three deployments mount it: on another node a pod would wait for ever."""
+    for spec in pod_specs():
+        [term] = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        labels = term["labelSelector"]["matchLabels"]
+        for item in objects(render()):
+            if item["kind"] == "Deployment":
+                assert labels.items() <= item["spec"]["template"]["metadata"]["labels"].items()
+    assert not any("affinity" in spec for spec in pod_specs(storage={"accessMode": "ReadWriteMany"}))
+
+
+def test_pods_run_on_the_chosen_nodes() -> None:
+    taint = [{"key": "pool", "operator": "Exists"}]
+    for spec in pod_specs(nodeSelector={"pool": "system"}, tolerations=taint):
+        assert (spec["nodeSelector"], spec["tolerations"]) == ({"pool": "system"}, taint)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"nodeselector": {}}, "nodeselector"),
+        ({"storage": {"acessMode": "x"}}, "acessMode"),
+        ({"webReplicas": "3"}, "webReplicas"),
+    ],
+)
+def test_mistaken_value_is_refused(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=named):
+        render(**values)
 
 
 def test_two_releases_in_a_namespace_keep_their_pods_apart() -> None:

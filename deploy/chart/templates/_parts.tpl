@@ -25,6 +25,21 @@ securityContext:
 {{- end -}}
 {{- define "gpusched.pod" -}}
 automountServiceAccountToken: false
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- if ne .Values.storage.accessMode "ReadWriteMany" }}
+affinity:
+  podAffinity:
+    # The volume is attached to one node at a time: a pod on another node would wait for ever.
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {app.kubernetes.io/name: gpusched, app.kubernetes.io/instance: {{ .Release.Name | quote }}}
+{{- end }}
 securityContext: {runAsNonRoot: true, runAsUser: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
 volumes:
   - {name: data, persistentVolumeClaim: {claimName: {{ .Release.Name }}-data}}
