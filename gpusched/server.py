@@ -1,5 +1,6 @@
 """The command `gpusched-server`: Django's command line for this project, from a wheel or a checkout (manage.py)."""
 
+import importlib
 import importlib.util
 import os
 import secrets
@@ -9,6 +10,8 @@ from gpusched.installation import IS_CHECKOUT, SERVER_ROOT
 
 # They sign nothing, and any user may run them: without a key, the settings would generate one in the current directory.
 KEYLESS = {"doctor", "install", "ready"}
+# They load the apps themselves, once their database has an address, or not at all.
+WITHOUT_APPS = {"ready", "up"}
 PAGE = "frontend/static/live/live.js"
 
 
@@ -36,12 +39,10 @@ def _run() -> None:
     from django.core.management import execute_from_command_line
 
     from gpusched.env import SettingError
-    from gpusched.management.commands.up import Command as Up
 
     try:
-        if sys.argv[1:2] == ["up"]:
-            # It loads the apps itself, once their database has an address.
-            Up().run_from_argv(sys.argv)
+        if sys.argv[1:2] and sys.argv[1] in WITHOUT_APPS:
+            importlib.import_module(f"gpusched.management.commands.{sys.argv[1]}").Command().run_from_argv(sys.argv)
         else:
             execute_from_command_line(sys.argv)
     except SettingError as error:

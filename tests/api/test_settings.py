@@ -57,7 +57,7 @@ def test_file_that_is_not_text_is_named(tmp_path):
         read({"GPUSCHED_SECRET_KEY_FILE": str(tmp_path / "key")})
 
 
-@pytest.mark.parametrize("name", ["ready", "up"])
+@pytest.mark.parametrize("name", ["migrate", "up"])
 def test_data_directory_that_cannot_be_used_is_named(tmp_path, name):
     (tmp_path / "file").touch()
     command = [sys.executable, "manage.py", name]

@@ -14,6 +14,7 @@ import helm_python
 import pytest
 import yaml
 from django.core.management import get_commands
+from django.test import Client
 
 from gpusched.env import Env, read
 from tests.docs.blocks import blocks
@@ -161,6 +162,15 @@ def test_secrets_of_the_guide_can_be_read_by_the_user_of_the_image(tmp_path: Pat
     named = [secret["file"] for secret in yaml.safe_load(COMPOSE.read_text())["secrets"].values()]
     assert modes == dict.fromkeys(named, 0o644)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_probe_asks_an_address_that_answers(client: Client) -> None:
+    [web] = [container for container in containers(render()) if "readinessProbe" in container]
+    probe = web["readinessProbe"]["httpGet"]
+    [header] = probe["httpHeaders"]
+    [allowed] = [entry["value"] for entry in web["env"] if entry["name"] == "GPUSCHED_ALLOWED_HOSTS"]
+    assert header["name"] == "Host" and header["value"] in allowed.split(",")
+    assert client.get(probe["path"], headers={"host": header["value"]}).status_code == 200
 
 
 def test_containers_are_confined() -> None:

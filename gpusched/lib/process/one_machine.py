@@ -28,7 +28,7 @@ from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
-from gpusched.lib.web.local_address import direct, local_host, without_proxy
+from gpusched.lib.web.local_address import direct, local_url, without_proxy
 
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
@@ -47,11 +47,6 @@ class StartError(RuntimeError):
 
 class _Stopped(Exception):
     """The user stopped it before it was ready."""
-
-
-def local_url(host: str, port: int) -> str:
-    """Return the address of the web server for clients on this machine."""
-    return f"http://{local_host(host)}:{port}"
 
 
 def web_command(address: Sequence[str]) -> list[str]:

@@ -14,6 +14,10 @@ def local_host(http_host: str) -> str:
     return in_url(http_host)
 
 
+def local_url(http_host: str, port: int) -> str:
+    return f"http://{local_host(http_host)}:{port}"
+
+
 def in_url(host: str) -> str:
     """Return a host as URLs and Host headers have it: an address of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -1,14 +1,15 @@
-"""Ask this machine's web server whether it is ready, for supervisors and health checks."""
+"""Ask this machine's web server whether it is ready, for supervisors and health checks.
+
+Health checks run it every few seconds, so it loads no apps."""
 
 import time
 from argparse import ArgumentParser
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from gpusched.lib.process.one_machine import local_url
-from gpusched.lib.web.local_address import direct
+from gpusched import env
+from gpusched.lib.web.local_address import direct, local_url
 
 
 class Command(BaseCommand):
@@ -19,7 +20,8 @@ class Command(BaseCommand):
         parser.add_argument("--wait", type=float, default=0, help="seconds to wait for it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        url = local_url(settings.ENV.http_host, settings.ENV.http_port) + "/health"
+        present = env.read()
+        url = local_url(present.http_host, present.http_port) + "/health"
         deadline = time.monotonic() + options["wait"]
         while not _answers(url):
             if time.monotonic() >= deadline:
