@@ -3,7 +3,6 @@ it into spec.json."""
 
 import contextlib
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,16 +52,16 @@ def can_hide_tmp() -> bool:
     """Try it in a child process: sandboxes and old kernels refuse it. Only root can."""
     if os.geteuid():
         return False
-    with tempfile.TemporaryDirectory() as directory:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                private_tmp.enter(directory)
-                code = 0
-            finally:
-                os._exit(code)
-        return os.waitpid(pid, 0)[1] == 0
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            # Any directory will do. A temporary one would remain if the agent was killed meanwhile.
+            private_tmp.enter("/")
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _can_filter(base: cgroup_base.Base | None) -> bool:
