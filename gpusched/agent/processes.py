@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import signal
+import time
 from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from gpusched.agent.rank_files import raw_file
 from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
 
 _MAX_ROUNDS = 100
+# After the end of a process, for those of others: each round lists all that are left.
+_ROUND_SECONDS = 0.001
 
 
 class Process(NamedTuple):
@@ -151,6 +154,7 @@ def end_all_children() -> None:
             else:
                 kill_descendants()
             os.waitpid(-1, 0)
+            time.sleep(_ROUND_SECONDS)
         except ChildProcessError:
             return
 
