@@ -9,6 +9,6 @@ def alternatives(text: str | None) -> tuple[str, ...]:
 
 
 def is_gpu_model(text: str | None) -> bool:
-    """Return whether a text is a field that can match a model. One of spaces alone would match every model, and one
-    with control characters, which nobody sees, none."""
+    """Return whether a text is a field that can match a model. Spaces alone would match every model; control
+    characters, which are invisible, would match none."""
     return not text or (text.isprintable() and bool(alternatives(text)))

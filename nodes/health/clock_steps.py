@@ -1,4 +1,4 @@
-"""Let what counts from a time to come count from now: it was recorded before the clock of the database was set back."""
+"""Restart periods that begin in the future: they were recorded before the clock of the database was set back."""
 
 from gpusched.lib.db.sql import execute, retry_atomic
 
@@ -8,6 +8,6 @@ _MISSING_USERS = f"DELETE FROM nodes_missinguser WHERE since > {_STEP}"
 
 
 def begin_anew() -> int:
-    """Begin open incidents anew: cordons of the server that end by themselves, dirty, hot and lost devices. Try nodes
-    again that lacked a Unix user. Return how many."""
+    """Restart open incidents: cordons of the server that end by themselves, dirty, hot and lost devices. Forget that
+    nodes lacked a Unix user, so that they are tried again. Return how many rows changed."""
     return retry_atomic(lambda: execute(_INCIDENTS) + execute(_MISSING_USERS))

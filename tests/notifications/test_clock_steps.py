@@ -23,34 +23,37 @@ def to_webhook(owner: User, receiver: Receiver) -> Route:
     return webhook(owner, receiver.url)
 
 
-@pytest.mark.parametrize("route_of", [to_chat, to_webhook])
-def test_route_that_works_sends_at_once_after_the_clock_was_set_back(
-    route_of: Callable[[User, Receiver], Route], sender: Sender, receiver: Receiver
-):
+@pytest.fixture(params=[to_chat, to_webhook])
+def end_job(
+    request: pytest.FixtureRequest, transactional_db: None, sender: Sender, receiver: Receiver
+) -> Callable[[], object]:
+    """Ends a job of a user with a route."""
     tenant, agent = make_tenant(), make_node()
     kim = make_member(tenant)
-    route_of(kim, receiver)
-    ended_job(kim, tenant, agent=agent)
+    request.param(kim, receiver)
+    return lambda: ended_job(kim, tenant, agent=agent)
+
+
+def test_route_that_works_sends_at_once_after_the_clock_was_set_back(
+    end_job: Callable[[], object], sender: Sender, receiver: Receiver
+):
+    end_job()
     pass_time(60)
     work(sender)
     assert len(receiver.requests) == 1
     pass_time(-3600)
-    ended_job(kim, tenant, agent=agent)
+    end_job()
     pass_time(60)
     work(sender)
     assert len(receiver.requests) == 2
 
 
-@pytest.mark.parametrize("route_of", [to_chat, to_webhook])
 def test_route_that_failed_sends_again_after_the_clock_was_set_back(
-    route_of: Callable[[User, Receiver], Route], sender: Sender, receiver: Receiver
+    end_job: Callable[[], object], sender: Sender, receiver: Receiver
 ):
     """At a boot with a wrong clock the network may not be up yet."""
-    tenant, agent = make_tenant(), make_node()
-    kim = make_member(tenant)
-    route_of(kim, receiver)
     receiver.statuses = [503]
-    ended_job(kim, tenant, agent=agent)
+    end_job()
     work(sender, ticks=1)
     pass_time(-30 * 86_400)
     work(sender)

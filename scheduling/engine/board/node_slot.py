@@ -9,7 +9,7 @@ from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement
 
 
 class NodeOffer(NamedTuple):
-    """What a node offers at first. `kinds`: the numbers of its devices' kinds, sorted; the others as in NodeSlot."""
+    """The initial capacity of a node. `kinds`: the numbers of its devices' kinds, sorted; the others as in NodeSlot."""
 
     kinds: tuple[int, ...]
     kind_of: dict[int, int]
@@ -19,7 +19,7 @@ class NodeOffer(NamedTuple):
 
 
 def offer_of(devices: Sequence[Device], kinds: Sequence[int], with_unhealthy: bool, thermal: bool) -> NodeOffer:
-    """Return what the devices offer. `kinds`: the number of the kind of each; the rest as in Board."""
+    """Return the capacity of these devices. `kinds`: the number of the kind of each; the rest as in Board."""
     offer = NodeOffer(tuple(sorted(kinds)), {}, {}, {}, {})
     for device, kind in zip(devices, kinds, strict=True):
         if not (device.is_healthy or with_unhealthy) or (thermal and device.is_slowed):
