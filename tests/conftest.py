@@ -24,9 +24,11 @@ import pytest
 from gpusched.lib import cache
 
 if TYPE_CHECKING:
+    from django.contrib.auth.models import User
     from pytest_django import DjangoDbBlocker
 
     from gpusched.lib.db.embedded import Server
+    from tenants.models import Tenant
 
 _server: "Server | None" = None
 
@@ -94,6 +96,21 @@ def _remove_data() -> None:
 def _empty_caches() -> None:
     """No test sees what another one cached."""
     cache.clear_all()
+
+
+# The factories import models, which tests without the database do without.
+@pytest.fixture
+def tenant() -> "Tenant":
+    from tests.factories import make_tenant
+
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant: "Tenant") -> "User":
+    from tests.factories import make_member
+
+    return make_member(tenant)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,8 @@
-"""A tenant and a member of it."""
+"""A member of the tenant."""
 
 import pytest
 
-from tests.factories import make_member, make_tenant
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
+from tests.factories import make_member
 
 
 @pytest.fixture

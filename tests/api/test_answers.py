@@ -9,14 +9,9 @@ from django.test import Client
 
 from jobs.logs import store
 from tests.api.calls import call
-from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+from tests.factories import make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

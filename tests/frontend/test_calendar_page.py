@@ -18,11 +18,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
 def user(tenant):
     return make_member(tenant, name="ada")
 

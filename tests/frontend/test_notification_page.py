@@ -13,11 +13,6 @@ FIELDS = {"channel": "apprise", "name": "phone", "target": "ntfys://ntfy.example
           "kinds": ["job_failed"], "time_zone": "UTC"}  # fmt: skip
 
 
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
 def test_route_is_created_tested_turned_off_and_removed(tenant):
     client = browser(make_member(tenant, name="kim"))
     page = text_of(client.post(PATH, {**FIELDS, "quiet_from": "22:00", "quiet_until": "07:00", "digest_minutes": "60"}))

@@ -1,13 +1,8 @@
-"""Fixtures: a tenant, a member of it, the identity of the member, and a node."""
+"""Fixtures: a member of the tenant, the identity of the member, and a node."""
 
 import pytest
 
-from tests.factories import identity_for, make_member, make_node, make_tenant
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
+from tests.factories import identity_for, make_member, make_node
 
 
 @pytest.fixture

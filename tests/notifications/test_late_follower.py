@@ -8,16 +8,11 @@ from jobs.actions import job_actions
 from notifications.models import Notice
 from notifications.sending.sender import Sender
 from tenants.models import Tenant
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, run_cycle, submit
 from tests.notifications.receiver import Receiver
 from tests.notifications.scenes import webhook, work
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def tenant() -> Tenant:
-    return make_tenant("nlp")
 
 
 @pytest.fixture

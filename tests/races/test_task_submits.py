@@ -12,7 +12,7 @@ from serving.endpoints import endpoints
 from serving.models import Endpoint, InferenceRequest
 from serving.requests import submit as submits
 from serving.requests.submit import NewRequest, submit_if_unchanged
-from tests.factories import identity_for, make_member, make_tenant
+from tests.factories import identity_for, make_member
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,11 +22,6 @@ SUBMITS = 6
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     monkeypatch.setattr(grouping, "MAX_WAIT_SECONDS", 20)
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.factories import make_member, make_tenant, make_token
+from tests.factories import make_token
 from tests.serving.replicas import Replicas
 from tests.serving.requests import make_endpoint
 
@@ -12,16 +12,6 @@ def replicas(tmp_path):
     replicas = Replicas(tmp_path)
     yield replicas
     replicas.stop()
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ DAY = 86400.0
 
 @dataclass(frozen=True)
 class HistoryJob:
-    """A job with its command. `ends_by_itself` False: it failed early, which tells little about its run time."""
+    """A job with its command. `ends_by_itself` False: it failed early, which tells little about its run time.
+    `median_seconds`: the median of the command's run times then, which only the generator knows."""
 
     job: TraceJob
     command: tuple[str, ...]
-    ends_by_itself: bool = True
+    ends_by_itself: bool
+    median_seconds: float
 
 
 @dataclass
@@ -64,7 +66,11 @@ def history(
                 len(jobs) + 1, "", at + number, command.gpus, seconds * rng.random() * 0.1 + 11.0 if fails else seconds,
                 tenant=f"tenant{user % 3}", user=f"user{user}", limit_seconds=int(20 * DAY),
             )  # fmt: skip
-            jobs.append(HistoryJob(job, (*command.words, "--seed", str(rng.randrange(10**6))), not fails))
+            jobs.append(
+                HistoryJob(
+                    job, (*command.words, "--seed", str(rng.randrange(10**6))), not fails, exp(command.log_median)
+                )
+            )
     jobs.sort(key=lambda entry: entry.job.submitted_at)
     return [replace(entry, job=replace(entry.job, id=number)) for number, entry in enumerate(jobs, 1)]
 

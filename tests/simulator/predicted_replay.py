@@ -42,6 +42,25 @@ class ReplayPredictor:
         self._learner.learn(Outcome(self._kinds[job_id], now, entry.job.run_seconds, entry.ends_by_itself))
 
 
+class KnownMedians(ReplayPredictor):
+    """A predictor that knows the median of each command, which no history shows: the bound of what prediction can
+    reach. `after_first_end`: it knows it once a job with the same template has ended, and predicts until then."""
+
+    def __init__(self, history: Sequence[HistoryJob], *, after_first_end: bool) -> None:
+        super().__init__(history)
+        self._known: set[str] | None = set() if after_first_end else None
+
+    def predicted_seconds(self, job_id: int, now: float) -> float | None:
+        if self._known is None or self._keys[job_id][1] in self._known:
+            return self._entries[job_id].median_seconds
+        return super().predicted_seconds(job_id, now)
+
+    def learn_end(self, job_id: int, now: float) -> None:
+        super().learn_end(job_id, now)
+        if self._known is not None:
+            self._known.add(self._keys[job_id][1])
+
+
 def outcomes(history: Sequence[HistoryJob]) -> list[tuple[float, Prediction | None, float]]:
     """Return (submitted at, prediction, seconds) of the jobs that ended by themselves, in the order of their ends, as
     if each started at its submit."""

@@ -1,18 +1,8 @@
-"""A tenant, its member, an admin, and calls as them."""
+"""An admin."""
 
 import pytest
 
-from tests.factories import make_member, make_tenant, make_token, make_user
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("nlp")
-
-
-@pytest.fixture
-def user(tenant):
-    return make_member(tenant)
+from tests.factories import make_token, make_user
 
 
 @pytest.fixture
