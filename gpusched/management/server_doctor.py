@@ -99,7 +99,7 @@ def check_backup(last: "tuple[datetime, Path] | None", now: datetime) -> Iterato
         return
     at, file = last
     if at > now + timedelta(seconds=MAX_SKEW_SECONDS):
-        sentence = f"the last one is of a time to come, {at:%Y-%m-%d %H:%M} UTC: the clock was ahead then: {file}"
+        sentence = f"the last one is dated {at:%Y-%m-%d %H:%M} UTC, in the future: the clock was ahead then: {file}"
         yield Finding("backup", WARN, sentence, "make a new backup, and look when that file was written")
         return
     sentence = f"the last one is {(now - at).total_seconds() / 86_400:.1f} days old: {file}"
