@@ -9,7 +9,7 @@ from notifications.claims import Bundle, Claimed
 from notifications.messages import Rendered
 from notifications.models import Channel
 from notifications.sending.child import SendingProcess
-from notifications.sending.process import Message, Result
+from notifications.sending.message import Message, Result
 
 _OTHER_KEY = "its target was sealed with another SECRET_KEY; set it again"
 

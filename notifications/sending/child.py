@@ -9,8 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from gpusched.installation import SERVER_ROOT
-from notifications.sending import process
-from notifications.sending.process import Message, Result
+from notifications.sending.message import Message, Result
 
 # Of the environment: no settings and secrets of the server, no proxies, which would connect for it.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "LD_LIBRARY_PATH")
@@ -85,7 +84,7 @@ class SendingProcess:
     def _start(self) -> "subprocess.Popen[bytes]":
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         child = subprocess.Popen(
-            [sys.executable, "-B", "-m", process.__name__],
+            [sys.executable, "-B", "-m", "notifications.sending.process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=SERVER_ROOT, env=environment,
         )  # fmt: skip
         assert child.stdin

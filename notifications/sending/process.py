@@ -23,6 +23,7 @@ import msgspec
 from notifications import services
 from notifications.addresses import parse_networks
 from notifications.sending.guard import Guard
+from notifications.sending.message import Message, Result
 from notifications.sending.recipients import watched
 
 MAX_ERROR = 300
@@ -34,27 +35,6 @@ _MAX_WAIT_SECONDS = 86_400.0
 
 
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
-
-
-class Message(msgspec.Struct, kw_only=True):
-    """A message. Webhooks have `headers` and a body of JSON, other targets a title and a text."""
-
-    target: str
-    body: str
-    is_webhook: bool = False
-    title: str = ""
-    headers: dict[str, str] = {}
-
-
-class Result(msgspec.Struct, kw_only=True):
-    """How a send went. `error` names no secret of the target; of a sent message, it tells who did not get it.
-    `is_gone`: the receiver wants no more messages. `retry_after`: seconds, as the receiver asked."""
-
-    is_sent: bool
-    status: int | None = None
-    error: str = ""
-    is_gone: bool = False
-    retry_after: float = 0.0
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from notifications.addresses import is_allowed, parse_networks
 from notifications.sending import child, guard
 from notifications.sending.child import SendingProcess
 from notifications.sending.guard import NOT_PUBLIC
-from notifications.sending.process import Message
+from notifications.sending.message import Message
 from tests.notifications.receiver import Receiver
 
 

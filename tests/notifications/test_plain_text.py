@@ -12,7 +12,7 @@ from aiosmtpd.controller import Controller
 
 from notifications import services
 from notifications.sending.child import SendingProcess
-from notifications.sending.process import Message
+from notifications.sending.message import Message
 from tests.system.stack import free_port
 
 TITLE = "[gpusched] <b>train</b> failed"
