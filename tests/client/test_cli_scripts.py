@@ -56,6 +56,26 @@ def test_directives_after_the_first_line_of_code_are_ignored(full: FakeServer, t
     assert sent == {"gpu_count": 1}
 
 
+def test_script_with_a_byte_order_mark_is_a_script(full: FakeServer, tmp_path: Path) -> None:
+    """Editors on Windows write one; before, the file's name was submitted as a program without GPUs."""
+    script = tmp_path / "train.sh"
+    script.write_bytes(b"\xef\xbb\xbf#!/bin/bash\r\n#GPUSCHED -g 4\r\npython train.py\r\n")
+    for arguments in ((str(script),), ("--script", str(script))):
+        assert call(full.url, "submit", *arguments).exit_code == 0
+        sent = full.requests.pop().json
+        assert sent == {"gpu_count": 4, "script": "#!/bin/bash\n#GPUSCHED -g 4\npython train.py\n"}
+    assert call(full.url, "submit", "-", stdin=script.read_text("utf-8")).exit_code == 0
+    assert full.requests.pop().json["gpu_count"] == 4
+
+
+def test_script_with_directives_that_is_not_utf8_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_bytes(b"#!/bin/bash\n# Universit\xe9\n#GPUSCHED -g 4\npython train.py\n")
+    result = call(server.url, "submit", str(script))
+    assert result.exit_code == 2 and f"cannot read {script}" in result.stderr
+    assert server.requests == []
+
+
 def test_script_flag_reads_directives_too(full: FakeServer, tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
     script.write_text("#!/bin/sh\n#SBATCH -J x -t 90\n")

@@ -1,5 +1,6 @@
 """The flags that describe a job, shared by `submit` and `run`. Each is named after its field."""
 
+import codecs
 import inspect
 import os
 import sys
@@ -126,13 +127,14 @@ def _job_fields(fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]
 
 
 def _has_directives(word: str) -> bool:
-    """Return True if this word is a local script with directives: then its text is sent."""
+    """Return True if this word is a local script with directives: then its text is sent, or refused if it is not
+    UTF-8."""
     try:
         with open(word, "rb") as file:
-            if file.read(2) != b"#!":
+            if not file.read(5).removeprefix(codecs.BOM_UTF8).startswith(b"#!"):
                 return False
-        return bool(lines_of(Path(word).read_text("utf-8"), word))
-    except (OSError, UnicodeDecodeError):
+        return bool(lines_of(Path(word).read_text("utf-8-sig", "replace"), word))
+    except OSError:
         return False
 
 
@@ -286,6 +288,7 @@ def _read_jobs(file: Path) -> list[dict[str, Any]]:
 
 def _read(file: Path) -> str:
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+        # Editors on Windows begin a file with a byte order mark, which no interpreter and no parser expects.
+        return sys.stdin.read().removeprefix("\ufeff") if str(file) == "-" else file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
