@@ -12,7 +12,7 @@ import msgspec
 from gpusched import tls
 from gpusched.agent import answers, http_client
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.addresses import is_address, redirect_target, split
+from gpusched.protocol.addresses import fault, redirect_target, split
 from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
@@ -118,8 +118,8 @@ def addresses_in(text: str) -> tuple[str, ...]:
     """Return the addresses in a text, at least one. Raises JoinError for what can be none."""
     urls = split(text)
     for url in urls or (text,):
-        if not is_address(url):
-            raise JoinError(f"{url!r} is not a server URL; use one like https://gpusched.example:8000")
+        if why := fault(url):
+            raise JoinError(f"{why}; use one like https://gpusched.example:8000")
     return urls
 
 

@@ -44,7 +44,7 @@ def resolve(
     server = stored_url(stored)
     url = url or env.get("GPUSCHED_URL")
     if not url and server == "":
-        raise Invalid(f"{stored['url']!r} in the config file {file} is not a server URL", next_step=_OTHER_URL)
+        raise Invalid(f"url in the config file {file} is not a server URL", next_step=_OTHER_URL)
     server = DEFAULT_URL if server is None else server
     url = _clean_url(url or server)
     token = token or _env_token(env)
@@ -92,7 +92,7 @@ def require_own(file: Path) -> None:
 
 def _content(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(file.read_text("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -116,7 +116,7 @@ def write_file(file: Path, values: Mapping[str, str]) -> None:
 def read_secret(file: str, name: str) -> str:
     """Return a secret from a file. `name`: the source of the file's name, for errors."""
     try:
-        return Path(file).read_text("utf-8").strip()
+        return Path(file).read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"{name}: cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -136,8 +136,8 @@ def _clean_url(text: str) -> str:
 
 def _clean_address(text: str) -> str:
     url = text.strip().rstrip("/")
-    if not addresses.is_address(url):
-        raise Invalid(f"{text!r} is not a server URL", next_step="use one like https://gpusched.example:8000")
+    if fault := addresses.fault(url):
+        raise Invalid(fault, next_step="use one like https://gpusched.example:8000")
     return url.removesuffix("/api/v1")
 
 

@@ -11,7 +11,7 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def is_address(url: str) -> bool:
-    """Return True if the text can be the address of a server."""
+    """Return True if the text can be the address of a server or a proxy."""
     try:
         parts = urlsplit(url)
         # A UnicodeError, which is a ValueError, for characters or a length that no address has.
@@ -20,6 +20,14 @@ def is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         return False
+
+
+def fault(url: str) -> str:
+    """Return why this is not the address of a server; empty if it is one. The sentence shows no password."""
+    if "@" in url:
+        # httpx would send these instead of the token.
+        return "a server URL cannot contain a user name or password"
+    return "" if is_address(url) and "?" not in url and "#" not in url else f"{url!r} is not a server URL"
 
 
 def has_tls(text: str) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.agent.identity import JoinError, addresses_in
 from gpusched.client import Invalid
 from gpusched.client.config import DEFAULT_URL, Config, read_file, require_own, resolve, write_file
 
@@ -39,7 +40,7 @@ def test_invalid_url_in_the_file_stops_only_commands_that_need_it(file: Path) ->
     env = {"GPUSCHED_CONFIG": str(file)}
     assert resolve("https://prod.example", environ=env) == Config("https://prod.example", None, "nlp")
     assert resolve(DEFAULT_URL, environ=env).token is None
-    with pytest.raises(Invalid, match=f"'gpu.example' in the config file {file}"):
+    with pytest.raises(Invalid, match=f"url in the config file {file} is not"):
         resolve(environ=env)
 
 
@@ -48,6 +49,14 @@ def test_token_file_overrides_the_token_variable(tmp_path: Path) -> None:
     secret.write_text("x.1\n")
     env = {"GPUSCHED_CONFIG": str(tmp_path / "none"), "GPUSCHED_TOKEN_FILE": str(secret), "GPUSCHED_TOKEN": "y.1"}
     assert resolve(environ=env).token == "x.1"
+
+
+def test_byte_order_marks_of_editors_on_windows_are_ignored(tmp_path: Path) -> None:
+    config, secret = tmp_path / "config.toml", tmp_path / "token"
+    config.write_bytes(b'\xef\xbb\xbfurl = "http://file:1"\r\n')
+    secret.write_bytes(b"\xef\xbb\xbfx.1\r\n")
+    env = {"GPUSCHED_CONFIG": str(config), "GPUSCHED_TOKEN_FILE": str(secret)}
+    assert resolve(environ=env) == Config("http://file:1", "x.1")
 
 
 def test_config_file_is_private_and_survives_odd_texts(file: Path) -> None:
@@ -59,10 +68,24 @@ def test_config_file_is_private_and_survives_odd_texts(file: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["gpu.example:8000", "ftp://x", "http://", "http://x:99999", "http://[", "/api",
-                                 "http://x/\udcff", "http://\udcff", "http://xn--a", f"http://{'a' * 64}.example"])  # fmt: skip
+                                 "http://x/\udcff", "http://\udcff", "http://x/?a=b", "http://x/#a",
+                                 "http://xn--a", f"http://{'a' * 64}.example"])  # fmt: skip
 def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="not a server URL"):
         resolve(url, environ={"GPUSCHED_CONFIG": "/nonexistent"})
+
+
+@pytest.mark.parametrize("url", ["http://ada:secret@x", "http://ada:secret@x:99999", "http://y,http://secret@x"])
+def test_url_with_a_password_is_refused_without_showing_it(url: str, file: Path) -> None:
+    """A56: the password would be sent instead of the token."""
+    with pytest.raises(Invalid, match="cannot contain a user name or password") as caught:
+        resolve(url, environ={"GPUSCHED_CONFIG": "/nonexistent"})
+    with pytest.raises(JoinError, match="cannot contain a user name or password") as agents:
+        addresses_in(url)
+    write_file(file, {"url": url})
+    with pytest.raises(Invalid, match="in the config file") as stored:
+        resolve(environ={"GPUSCHED_CONFIG": str(file)})
+    assert not [error for error in (caught, agents, stored) if "secret" in str(error.value)]
 
 
 def test_invalid_token_is_refused_without_showing_it() -> None:
