@@ -6,6 +6,7 @@ from typing import Protocol
 
 import h11
 
+MAX_STATUS = 599
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -58,6 +59,8 @@ class HttpConnection:
         while True:
             event = await self._next_event()
             if isinstance(event, h11.Response):
+                if event.status_code > MAX_STATUS:
+                    raise BadResponse(f"the program answered with the status {event.status_code}, which does not exist")
                 return Response(event.status_code, list(event.headers), self._body())
 
     def renew(self) -> bool:
@@ -89,8 +92,8 @@ class HttpConnection:
             if event is h11.NEED_DATA:
                 data = await self._stream.read()
                 self.is_silent &= not data
+                if not data and self._http.their_state is h11.SEND_RESPONSE:
+                    raise BadResponse("the program closed the connection before its response")
                 self._http.receive_data(data)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise BadResponse("the program closed the connection before its response")
             else:
                 return event

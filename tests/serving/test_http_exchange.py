@@ -87,3 +87,16 @@ def test_body_without_a_length_ends_with_the_connection():
 def test_other_answers_are_bad_responses(pieces):
     with pytest.raises(BadResponse):
         ask(*pieces)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ((), "the program closed the connection before its response"),
+        ((b"HTTP/1.1 200 OK\r\n",), "the program closed the connection before its response"),
+        ((b"HTTP/1.1 600 X\r\ncontent-length: 0\r\n\r\n",), "the status 600, which does not exist"),
+    ],
+)
+def test_bad_response_says_what_the_program_did(pieces, text):
+    with pytest.raises(BadResponse, match=text):
+        ask(*pieces)
