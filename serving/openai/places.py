@@ -15,10 +15,12 @@ from gpusched.lib.db.sql import execute, prepared
 from serving.replicas.place_lock import lock_places
 from serving.upkeep import SILENT_SECONDS
 
-# A replica that this web process cannot reach gets its requests only if there is no other, for this time.
+# For this time, a replica that this web process cannot reach gets its requests only if there is no other, and one that
+# has failed a request only if the others are full.
 AVOID_SECONDS = 5.0
 # Since when, by the monotonic clock: {job: time}.
 _unreachable: Cache[None, dict[int, float]] = Cache()
+_failing: Cache[None, dict[int, float]] = Cache()
 # A replica with a dispatcher has answered a probe, and no request has failed at it since. While this web process avoids
 # replicas, requests of another one, which may wait for those, are not before its own.
 _ASSIGN = f"""
@@ -28,7 +30,8 @@ _ASSIGN = f"""
          WHERE endpoint_id = %(endpoint)s AND warm_at IS NOT NULL AND dispatcher IS NOT NULL
            AND ended_at IS NULL AND NOT is_draining),
     places AS MATERIALIZED (
-        SELECT p.job_id, row_number() OVER (ORDER BY p.level, p.job_id) AS number
+        SELECT p.job_id, row_number() OVER (
+                   ORDER BY p.job_id = ANY(%(failing)s::bigint[]), p.level, p.job_id) AS number
           FROM (SELECT r.job_id, generate_series(count(q.id) + 1, e.max_batch) AS level
                   FROM proven r JOIN serving_endpoint e ON e.id = %(endpoint)s
                   LEFT JOIN serving_inferencerequest q ON q.replica_job_id = r.job_id AND q.state = 'running'
@@ -85,8 +88,10 @@ class EndedRequest(NamedTuple):
 
 def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]:
     """Give places to those of these requests that are first in the queue of their endpoint."""
-    avoided = list(_recent(_unreachable.last(None, {})))
-    values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids), "avoided": avoided}
+    avoided, failing = (list(_recent(known.last(None, {}))) for known in (_unreachable, _failing))
+    values = {
+        "dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids), "avoided": avoided, "failing": failing,
+    }  # fmt: skip
     with transaction.atomic(savepoint=False):
         lock_places(endpoint_id)
         return sorted(Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values))
@@ -97,15 +102,23 @@ def give_back(place: Place, *, is_unreachable: bool = False) -> None:
     unless it `is_unreachable` from this web process only: another one, which has proven it, may have its agent."""
     with transaction.atomic():
         if is_unreachable:
-            _unreachable.update(None, lambda known: {**_recent(known or {}), place.job_id: time.monotonic()})
+            _remember(_unreachable, place.job_id)
             execute(_RELEASE_OWN, [place.job_id, place.request])
         else:
             release_replica(place.job_id)
         execute(_RETURN, [place.request, place.attempt])
 
 
+def answered(job_id: int, status: int) -> None:
+    """Prefer other replicas to one that is overloaded or fails: it answers fast, so it would have the fewest requests
+    and get every next one."""
+    if status == 429 or status >= 500:
+        _remember(_failing, job_id)
+
+
 def release_replica(job_id: int) -> None:
-    """Give a replica no more requests until it answers a probe."""
+    """Give a replica no more requests until it answers a probe. It may answer that and hang again at a request."""
+    _remember(_failing, job_id)
     execute("UPDATE serving_replica SET dispatcher = NULL WHERE job_id = %s", [job_id])
 
 
@@ -115,6 +128,10 @@ def ended(ids: Sequence[int]) -> list[EndedRequest]:
     return [EndedRequest(row["id"], row["state"], row["error_code"], row["error"]) for row in rows]
 
 
-def _recent(unreachable: Mapping[int, float]) -> dict[int, float]:
+def _remember(cache: Cache[None, dict[int, float]], job_id: int) -> None:
+    cache.update(None, lambda known: {**_recent(known or {}), job_id: time.monotonic()})
+
+
+def _recent(known: Mapping[int, float]) -> dict[int, float]:
     oldest = time.monotonic() - AVOID_SECONDS
-    return {job_id: at for job_id, at in unreachable.items() if at > oldest}
+    return {job_id: at for job_id, at in known.items() if at > oldest}

@@ -198,6 +198,7 @@ class Proxy:
                 response = await self._connections.exchange(
                     place.job_id, request.port, request.path, _sent(request), request.body, flight.use
                 )
+                places.answered(place.job_id, response.status)
                 first, is_complete = (b"", False) if response.is_event_stream else await _start_of(response)
             headers = _answer_headers(request, response, place)
             if is_complete:

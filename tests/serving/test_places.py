@@ -70,6 +70,34 @@ def test_least_loaded_replica_gets_the_next_request(user, me):
     assert busy.job_id == 12
 
 
+def hang(job_id, me):
+    """A request fails at this replica, which answers a probe again."""
+    recorder.record([FailedReplica(job_id)])
+    upkeep.prove(me, job_id)
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [*(lambda job, _, status=status: places.answered(job, status) for status in (429, 500, 503)), hang],
+    ids=["429", "500", "503", "hang"],
+)
+def test_replica_that_fails_requests_gets_them_only_if_the_others_are_full(user, me, monkeypatch, fail):
+    """A68: an error is quick, so that replica always had the fewest requests, and got every one while the other was
+    idle."""
+    endpoint = make_chat(user, max_batch=2)
+    add_replica(endpoint, 11)
+    add_replica(endpoint, 12)
+    fail(11, me)
+    places.answered(12, 404)
+    for expected in ({12: 1}, {12: 2}, {12: 2, 11: 1}):
+        places.assign(me, endpoint.pk, ask(endpoint, user, me))
+        assert loads() == expected
+    recorder.record([Outcome(request.pk, 1) for request in InferenceRequest.objects.all()])
+    monkeypatch.setattr(places, "AVOID_SECONDS", 0.0)
+    places.assign(me, endpoint.pk, ask(endpoint, user, me))
+    assert loads() == {11: 1}
+
+
 def test_requests_get_places_in_their_order_up_to_max_batch(user, me):
     endpoint = make_chat(user, max_batch=2)
     add_replica(endpoint, 11)

@@ -76,6 +76,14 @@ def test_request_goes_to_a_replica_that_can_be_reached_without_a_pause(forward):
     assert replicas.recorded == [Outcome(7, 2)]
 
 
+def test_places_learn_the_status_of_each_response(forward, monkeypatch):
+    learned = []
+    monkeypatch.setattr(places, "answered", lambda *answer: learned.append(answer))
+    replicas = Replicas([11, 12], answering=(12,))
+    forward(replicas)
+    assert learned == [(12, 200)]
+
+
 def test_request_without_a_replica_that_can_be_reached_is_refused_for_now(forward):
     replicas = Replicas([11, 11, 11])
     response, pauses = forward(replicas)
