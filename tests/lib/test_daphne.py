@@ -159,6 +159,15 @@ async def test_websocket_is_closed_with_the_code_and_the_reason(web, code, reaso
     assert transport.value().endswith(frame)
 
 
+@pytest.mark.parametrize("state", ["STATE_CLOSING", "STATE_CLOSED"])
+async def test_websocket_that_is_closing_already_can_be_closed_again(web, state):
+    """A web process that stops closes its sockets, while consumers close them for an outage of the database."""
+    protocol = ws_protocol.WebSocketProtocol()
+    protocol.state = getattr(protocol, state)
+    web.connections = {protocol: {}}
+    await web.handle_reply(protocol, {"type": "websocket.close", "code": 1013})
+
+
 async def test_connection_writes_in_the_same_turn_and_leaves_the_rest_to_the_reactor(monkeypatch):
     """The kernel takes no more than its buffers hold."""
     ours, theirs = socket.socketpair()

@@ -219,12 +219,13 @@ class WebServer(server.Server):  # type: ignore[misc]
 
     async def handle_reply(self, protocol: Any, message: Mapping[str, Any]) -> None:
         """Close a WebSocket with any code, and with the reason. Daphne drops the reason, and raises for the codes of
-        servers, such as 1013: the consumer would end without its `disconnect`, and the client get 1011."""
+        servers, such as 1013, also while the socket is closing: the consumer would end without its `disconnect`, and
+        the client get 1011."""
         is_close = message["type"] == "websocket.close" and isinstance(protocol, WebSocketProtocol)
         if is_close and protocol.state == protocol.STATE_OPEN:
             reason = encode_truncate(message.get("reason") or "", _MAX_REASON_BYTES)
             protocol.sendCloseFrame(message.get("code") or 1000, reason)
-        else:
+        elif not is_close or protocol.state == protocol.STATE_CONNECTING:
             await super().handle_reply(protocol, message)
 
 
