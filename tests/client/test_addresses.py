@@ -148,6 +148,20 @@ def test_mcp_sends_each_message_once(
     assert len(other.requests) == 2
 
 
+def test_mcp_goes_on_after_a_line_that_is_not_utf8(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.default = Answer(200, {"jsonrpc": "2.0", "id": 2, "result": {}})
+    lines = io.BytesIO(b'\xff\n{"jsonrpc": "2.0", "id": 2, "method": "ping"}\n')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines, "utf-8"))
+    monkeypatch.setattr("sys.argv", ["gpusched", "--url", server.url, "mcp"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["error"]["message"] == "the line is not JSON"
+    assert second["result"] == {}
+
+
 def test_watch_books_at_the_next_address(server: FakeServer, other: FakeServer) -> None:
     server.default = BUSY
     other.default = Answer(201, {"id": 7})

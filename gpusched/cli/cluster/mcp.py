@@ -1,5 +1,6 @@
 """The command `mcp`: connect an AI agent's MCP client, which speaks over standard input and output, to the server."""
 
+import io
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ def mcp(ctx: typer.Context) -> None:
 
     from gpusched.client.transport import wire
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a line that is not UTF-8 is answered like one that is not JSON
     with connect(ctx) as client:
         config = client.config
     with wire.client(httpx.Client, config, timeout=httpx.Timeout(60.0, connect=5.0)) as http:
