@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.cli.cluster import top
+from gpusched.cli.terminal import screen
 from gpusched.client import Client
 from gpusched.client.transport import polling
 from tests.client.answers import QUEUED
@@ -87,6 +88,16 @@ def test_top_fits_a_small_terminal_and_restores_it(full: FakeServer, action: byt
     text = "\n".join(lines)
     assert text.count(" more") == 3
     assert "RUNNING" in text and "WAITING" in text and "........" in text
+
+
+@pytest.mark.parametrize(("kind", "is_drawn"), [("dumb", False), ("xterm", True)])
+def test_only_a_terminal_that_can_draw_gets_a_screen(
+    monkeypatch: pytest.MonkeyPatch, kind: str, is_drawn: bool
+) -> None:
+    """Others, such as a shell in Emacs, would show escape sequences, every two seconds."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", kind)
+    assert screen.is_terminal() is is_drawn
 
 
 def test_ctrl_z_gives_the_terminal_back_until_the_command_continues(full: FakeServer) -> None:

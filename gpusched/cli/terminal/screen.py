@@ -20,8 +20,8 @@ SECONDS = 2.0
 
 
 def is_terminal() -> bool:
-    """Return True if stdout is a terminal."""
-    return sys.stdout.isatty()
+    """Return True if stdout is a terminal on which a screen can be drawn."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def show(frame: Frame) -> None:
