@@ -219,7 +219,7 @@ ENDED: dict[str, str] = {
     EndReason.ARRAY_ENDED: (
         "of its elements {completed} completed, {failed} failed, {cancelled} were cancelled, {preempted} preempted"
     ),
-    EndReason.SUPERSEDED: "a newer attempt exists",
+    EndReason.SUPERSEDED: "a newer attempt exists, or a restore of the database has undone its start",
 }
 
 

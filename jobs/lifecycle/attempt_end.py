@@ -82,6 +82,28 @@ class Transition:
 _REPLACED = (EndReason.REQUEUED, EndReason.PREEMPTED, EndReason.HELD_IDLE)
 
 
+# Ends by orders that the job's row may lack: the database was restored from a backup of before the order, and the agent
+# reports the end again. The evidence takes the place of the order's.
+_UNDONE_BY = "an order that the restored database lacks"
+_UNDONE: dict[str, dict[str, str]] = {
+    EndReason.CANCELLED: {"by": _UNDONE_BY},
+    EndReason.REQUEUED: {"by": _UNDONE_BY},
+    EndReason.PREEMPTED: {"by": "a job", "why": "the restored database lacks"},
+}
+
+
+def with_undone_order(job: dict[str, Any], outcome: AttemptOutcome) -> dict[str, Any]:
+    """Return the job with the order that ended its attempt, if a restore of the database has undone that order. Of a
+    gang, the first rank that ended by it has stopped the other ones."""
+    if job["stop_reason"] not in ("", EndReason.RANK_FAILED, EndReason.SUPERSEDED):
+        return job
+    if outcome.reason == EndReason.SUPERSEDED and job["requeue"]:  # a restore had undone its start
+        return {**job, "stop_reason": EndReason.REQUEUED}
+    if (evidence := _UNDONE.get(outcome.reason)) is None:
+        return job
+    return {**job, "stop_reason": outcome.reason, "stop_evidence": evidence}
+
+
 def with_job_facts(outcome: AttemptOutcome, job: dict[str, Any]) -> AttemptOutcome:
     """Return the outcome with what only the job's row has: the cancel that replaced an earlier order to stop, and the
     time limit, as the job may get another one."""

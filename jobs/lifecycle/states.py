@@ -14,7 +14,15 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.events.record import insert_sql, record_event
 from jobs.lifecycle import dependencies, memory_retry
-from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state, with_job_facts
+from jobs.lifecycle.attempt_end import (
+    NO_STREAK,
+    AttemptOutcome,
+    Transition,
+    fault_streaks,
+    next_state,
+    with_job_facts,
+    with_undone_order,
+)
 from jobs.redaction import redact_preemptor
 
 
@@ -291,6 +299,7 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
         for o in outcomes
         if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt
     ]
+    jobs |= {o.job_id: with_undone_order(jobs[o.job_id], o) for o in current}
     streaks = fault_streaks(current)
     current, raised = memory_retry.with_memory(current, jobs)
     nexts = [
