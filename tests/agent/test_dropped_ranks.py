@@ -67,6 +67,19 @@ def test_order_for_a_dropped_rank_is_answered_unless_it_is_just_late(
     assert (ends(ranks), launcher.launched, ranks.unacknowledged()) == ([], [], [])
 
 
+@pytest.mark.parametrize(("reason", "reported"), [("exited", "exited"), ("superseded", "node_lost")])
+def test_order_for_a_dropped_rank_is_answered_with_its_end(
+    tmp_path: Path, launcher: Recording, reason: str, reported: str
+) -> None:
+    """A85: the job waited at the backup and has completed since. Its next attempt would have run it twice."""
+    directory = Journal(tmp_path, rank_dir.boot_id(), "n1.secret").prepare(KEY, RUN.spec, "node")
+    rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": reason, "exit_code": 0})
+    bury(tmp_path, journals.LATE_SECONDS + 10)
+    ranks = node(tmp_path, launcher)
+    ranks.apply([RUN])
+    assert (ends(ranks), launcher.launched) == ([(KEY, reported)], [])
+
+
 def test_another_control_plane_can_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
     bury(tmp_path, 10)
     ranks = node(tmp_path, launcher)

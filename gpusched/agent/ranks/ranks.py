@@ -79,7 +79,7 @@ class Ranks:
     def _prepare(self, order: Run, received_at: float) -> Path | None:
         """Return the directory of a rank to launch now; None if it was launched already, or cannot be."""
         if self._journal.is_dropped(order.key):
-            self._report_dropped(order.key, EndReason.NODE_LOST)
+            self._report_dropped(order.key)
             return None
         rank = self.table.add(order.key)
         if rank.started or rank.ended or rank.is_alive or _is_launching(rank):
@@ -159,11 +159,17 @@ class Ranks:
         """Return the sequence number of the latest signal sent to each rank."""
         return {rank.key: rank.signalled for rank in self.table.all() if rank.signalled and not rank.ended}
 
-    def _report_dropped(self, key: str, reason: str) -> None:
-        """Report an end for an order of a dropped rank: a server with a restored database would wait for ever."""
-        if self.table.get(key) is None and self._journal.is_long_dropped(key):
-            detail = "it ran here before, and its end was reported"
-            self.table.add(key).ended = Ended(key=key, at=rank_dir.now(), reason=reason, detail=detail)
+    def _report_dropped(self, key: str, reason: str = EndReason.NODE_LOST) -> None:
+        """Report an end for an order of a dropped rank: a server with a restored database would wait for ever. It is
+        the end that was reported before, so that what has completed does not run again, or else `reason`. A rank that
+        was stopped because the server did not know it may run."""
+        if self.table.get(key) is not None or not self._journal.is_long_dropped(key):
+            return
+        detail = "it ran here before, and its end was reported"
+        previous = [end for end in self._journal.dropped_ends([key]) if end.reason != EndReason.SUPERSEDED]
+        self.table.add(key).ended = (
+            previous[0] if previous else Ended(key=key, at=rank_dir.now(), reason=reason, detail=detail)
+        )
 
     def repeat_ends(self, keys: Iterable[str]) -> None:
         """Report the ends of dropped ranks again: a server with a restored database still has them running."""
