@@ -203,12 +203,14 @@ class Signal(msgspec.Struct, kw_only=True, frozen=True):
 
 class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
     """A rank's process started. `at`: by the node's wall clock, which may be wrong; `seconds_ago`: by a monotonic
-    clock, at the time of the message; None: unknown, as after a boot."""
+    clock, at the time of the message; None: unknown, as after a boot. `device_uuids`: the devices that it has; None:
+    unknown, as from an older agent."""
 
     key: str
     at: str
     pid: int
     seconds_ago: float | None = None
+    device_uuids: list[str] | None = None
 
 
 class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):

@@ -47,14 +47,14 @@ class RankEnd:
 
 def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
     """Apply (node id, report) pairs of any number of nodes. Call it inside a transaction."""
-    starts: list[tuple[RankKey, int, datetime, int]] = []
+    starts: list[tuple[RankKey, int, Started]] = []
     ends: list[RankEnd] = []
     for node_id, report in reports:
         key = parse_rank_key(report.key)
         if key is None:
             continue
         if isinstance(report, Started):
-            starts.append((key, node_id, parse_time(report.at), _in_range(report.pid) or 0))
+            starts.append((key, node_id, report))
         else:
             ends.append(_rank_end(key, node_id, report))
     states.lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
@@ -107,15 +107,27 @@ _START = """
       JOIN jobs_attempts a ON a.job_id = t.job_id AND a.number = t.number
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state = 'assigned'
-    RETURNING s.job_id, s.number, s.started_at
+    RETURNING s.job_id, s.number, s.rank, s.node_id, s.started_at,
+           (SELECT coalesce(array_agg(d.uuid), '{}') FROM nodes_device d
+             WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
 """
 
 
-def _start_ranks(starts: Sequence[tuple[RankKey, int, datetime, int]]) -> list[int]:
+def _start_ranks(starts: Sequence[tuple[RankKey, int, Started]]) -> list[int]:
+    """Start ranks. Stop the jobs of those that have other devices than they were placed on: a restore of the database
+    has undone their start, and they have been placed anew since."""
     if not starts:
         return []
-    rows = prepared(_START, columns([(*key, node_id, at, pid) for key, node_id, at, pid in starts], 6))
-    return states.started([(row["job_id"], row["number"], row["started_at"]) for row in rows]) if rows else []
+    values = [(*key, node_id, parse_time(r.at), _in_range(r.pid) or 0) for key, node_id, r in starts]
+    if not (rows := prepared(_START, columns(values, 6))):
+        return []
+    started = states.started([(row["job_id"], row["number"], row["started_at"]) for row in rows])
+    devices = {(*key, node_id): report.device_uuids for key, node_id, report in starts}
+    for row in rows:
+        actual = devices[row["job_id"], row["number"], row["rank"], row["node_id"]]
+        if actual is not None and set(actual) != set(row["uuids"]):
+            states.stop([row["job_id"]], EndReason.SUPERSEDED, {}, "scheduler")
+    return started
 
 
 _END = """

@@ -2,9 +2,10 @@
 
 import pytest
 
+from gpusched.protocol.agent_messages import Run, Started, Stop
 from jobs.models import Job
 from scheduling.whatif import explain
-from tests.factories import identity_for, make_node, run_cycle, submit
+from tests.factories import identity_for, make_node, now, run_cycle, submit
 from tests.nodes.test_classes import last_attempt
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,3 +43,23 @@ def test_gang_of_which_one_rank_reports_an_undone_order_first_returns_to_the_que
     for node, ended in zip(nodes, keys, strict=True):
         node.end(*ended, exit_code=None, signal=15, reason="preempted")
     assert Job.objects.get(pk=job_id).state == "pending"
+
+
+@pytest.mark.parametrize(("has_same", "state"), [(True, "running"), (False, "stopping"), (None, "running")])
+def test_rank_that_has_other_gpus_than_it_was_placed_on_is_stopped(user, tenant, has_same, state):
+    """The database had the job as pending and placed it anew, while its agent ran it on another GPU: other jobs were
+    placed on that one, and waited there in vain."""
+    node, job_id = make_node(gpus=2), submit(user, tenant)
+    run_cycle()
+    [order] = node.sync().assignments
+    assert isinstance(order, Run)
+    placed = order.spec.device_uuids
+    others = [device.uuid for device in node.devices if device.uuid not in placed]
+    devices = {True: placed, False: others, None: None}[has_same]
+    node.held = [order.key]
+    answer = node.sync(Started(key=order.key, at=now(), pid=1, device_uuids=devices))
+    assert Job.objects.get(pk=job_id).state == state
+    assert [isinstance(found, Stop) for found in answer.assignments] == [True] * (state == "stopping")
+    if state == "stopping":
+        node.end(order.key, exit_code=None, signal=15, reason="superseded")
+        assert Job.objects.get(pk=job_id).state == "pending"

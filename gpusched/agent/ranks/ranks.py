@@ -20,7 +20,7 @@ from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.rank_state import RankState, RankTable, with_current_age
 from gpusched.agent.supervisor import signals, time_limit
 from gpusched.json_log import job_fields, rank_fields
-from gpusched.protocol.agent_messages import Ended, Limit, Report, Run, Signal, Stop
+from gpusched.protocol.agent_messages import Ended, Limit, Report, Run, Signal, Started, Stop
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,8 @@ class Ranks:
         previous = rank.started, rank.ended
         try:
             rank.read_at = time.monotonic()
-            rank.started, ended, rank.is_alive = self._journal.inspect(key)
+            started, ended, rank.is_alive = self._journal.inspect(key)
+            rank.started = None if started is None else self._with_devices(rank, started)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
             launch_span.end(rank, self._node)
         except Exception as error:  # noqa: BLE001
@@ -294,6 +295,10 @@ class Ranks:
             ended_scopes=frozenset(scope for rank in ranks if rank.ended and (scope := self._specified(rank).scope)),
             supervisors=lambda: frozenset(pid for rank in lasting if (pid := self._holder(rank.key)) is not None),
         )
+
+    def _with_devices(self, rank: RankState, started: Started) -> Started:
+        specified = self._specified(rank)
+        return replace(started, device_uuids=sorted(specified.devices) if specified.scope else None)
 
     def _holder(self, key: str) -> int | None:
         with contextlib.suppress(OSError):  # a job has replaced the file
