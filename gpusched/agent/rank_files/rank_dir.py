@@ -153,7 +153,7 @@ def saved_at(directory: str) -> str | None:
 def holder(directory: Directory) -> int | None:
     """Return the pid of the process that holds the lock, or None."""
     try:
-        handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(f"{directory}/{LOCK}", os.O_RDONLY | os.O_CLOEXEC)  # its disk may have become read-only
     except FileNotFoundError:
         return None
     try:

@@ -2,6 +2,7 @@
 jobs; its memory is a copy."""
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -98,9 +99,15 @@ class Journal:
         os.close(handle)
 
     def stop(self, key: str, reason: str, grace_seconds: int) -> None:
-        """Ask a rank to end. A rank that has not started never will."""
+        """Ask a rank to end. A rank that has not started never will. If its disk has become read-only, end its
+        processes in a hurry, and raise OSError: the end can be written when the disk is writable again."""
         directory = self._make(key)
-        rank_dir.write_surely(directory, rank_dir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
+        try:
+            rank_dir.write_surely(directory, rank_dir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                wake_supervisor(directory, signal.SIGTERM)
+            raise
         if rank_dir.try_lock(directory) is None:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
@@ -309,9 +316,9 @@ def _append(path: Path, line: bytes) -> None:
         file.write(line + b"\n")
 
 
-def wake_supervisor(directory: Path) -> None:
-    """Make the supervisor read stop.json, if there is a supervisor. The pid comes from the lock, so it cannot be
-    reused."""
+def wake_supervisor(directory: Path, number: signal.Signals = signal.SIGUSR1) -> None:
+    """Make the supervisor read stop.json, if there is a supervisor, or send it another signal. The pid comes from the
+    lock, so it cannot be reused."""
     pid = rank_dir.holder(directory)
     if pid is None or pid == os.getpid() or rank_dir.try_lock(directory) is None:
         return
@@ -321,7 +328,7 @@ def wake_supervisor(directory: Path) -> None:
         return
     try:
         if rank_dir.holder(directory) == pid:
-            signal.pidfd_send_signal(handle, signal.SIGUSR1)
+            signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return
     finally:
