@@ -13,6 +13,9 @@ MAX_ENDS = 50
 # Under a key that spans users: at most this many of each user, so that a user cannot crowd out the others.
 MAX_ENDS_PER_USER = 5
 HALF_LIFE_SECONDS = 14 * 86400.0
+# Under a key of one command, each end counts this much less for the median than the one after it: commands change with
+# their code and data. Other keys mix commands, whose order tells nothing.
+RECENCY = 0.95
 MIN_SECONDS = 10.0
 _DECAY = log(2.0) / HALF_LIFE_SECONDS
 
@@ -28,8 +31,9 @@ class End(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The ends under one key, as of the latest, `at`. `weight`: their number, each decayed to that time. `median`,
-    `spread`: of the logarithms; the spread is the median distance from the median, scaled to a standard deviation."""
+    """The ends under one key, as of the latest, `at`. `weight`: their number, each decayed to that time; 0 if none is
+    observed, then `median` is only a lower bound. `median`, `spread`: of the logarithms; the spread is the median
+    distance from the median, scaled to a standard deviation."""
 
     at: float
     end_count: int
@@ -56,9 +60,9 @@ def appended(ends: Sequence[End], end: End, *, spans_users: bool) -> tuple[End, 
     return tuple(kept[-MAX_ENDS:])
 
 
-def summary_of(ends: Sequence[End], *, spans_users: bool) -> Summary:
-    """Return the summary of at least one end. Under a key that spans users, each user has the same total weight at
-    most, however many ends it has."""
+def summary_of(ends: Sequence[End], *, spans_users: bool, recency: float = 1.0) -> Summary:
+    """Return the summary of at least one end, the oldest first. Under a key that spans users, each user has the same
+    total weight at most, however many ends it has. `recency`: see RECENCY."""
     at = max(end.at for end in ends)
     weights = [exp(_DECAY * (end.at - at)) for end in ends]
     if spans_users:
@@ -66,13 +70,18 @@ def summary_of(ends: Sequence[End], *, spans_users: bool) -> Summary:
         for end in ends:
             counts[end.user_id] = counts.get(end.user_id, 0) + 1
         weights = [weight / counts[end.user_id] for weight, end in zip(weights, ends, strict=True)]
-    observations = [(end.value, not end.is_observed, weight) for end, weight in zip(ends, weights, strict=True)]
-    median = censored_quantile(observations, 0.5)
-    distances = [(abs(value - median), False, weight) for value, is_censored, weight in observations if not is_censored]
+    recent = [weight * recency**age for age, weight in enumerate(reversed(weights))][::-1]
+    median = censored_quantile(
+        [(e.value, not e.is_observed, weight) for e, weight in zip(ends, recent, strict=True)], 0.5
+    )
+    # All ends alike: the range is to cover the run times of the next change, too.
+    distances = [
+        (abs(e.value - median), False, weight) for e, weight in zip(ends, weights, strict=True) if e.is_observed
+    ]
     spread = 1.4826 * censored_quantile(distances, 0.5) if len(distances) > 1 else 0.0
     # Censored ends count less: they tell only a lower bound.
-    observed = sum(weight * (1.0 if end.is_observed else 0.5) for weight, end in zip(weights, ends, strict=True))
-    return Summary(at, len(ends), observed, median, spread)
+    total = sum(weight * (1.0 if end.is_observed else 0.5) for weight, end in zip(weights, ends, strict=True))
+    return Summary(at, len(ends), total if distances else 0.0, median, spread)
 
 
 def censored_quantile(observations: Sequence[tuple[float, bool, float]], part: float) -> float:

@@ -8,6 +8,8 @@ from scheduling.prediction.templates import digest_of
 Keys = tuple[str, str, str, str, str]
 # The keys of one user, whose ends no other user can add to, come first.
 OWN_KEYS = 3
+# Up to this one, keys are of one command; this one is for any GPUs.
+TEMPLATE_KEY = 1
 # The widest key spans tenants: it may order jobs, and is never shown.
 TENANT_KEYS = 4
 

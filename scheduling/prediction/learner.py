@@ -1,10 +1,10 @@
 """Learns from ends of attempts, one after the other, and scores each prediction before it learns from its outcome."""
 
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
-from scheduling.prediction.ends import End, Summary, appended, run_end, summary_of
-from scheduling.prediction.keys import OWN_KEYS, TENANT_KEYS, JobKind, baseline_key, keys_of
+from scheduling.prediction.ends import RECENCY, End, Summary, appended, run_end, summary_of
+from scheduling.prediction.keys import OWN_KEYS, TEMPLATE_KEY, TENANT_KEYS, JobKind, baseline_key, keys_of
 from scheduling.prediction.predictor import Prediction, estimate, predict, score
 from scheduling.prediction.ranges import Tracker
 
@@ -42,25 +42,34 @@ class Learner:
         """Add an end; return how the prediction did that was valid just before. None: there was none."""
         keys, base = keys_of(outcome.kind), self.summaries.get(baseline_key(outcome.kind))
         basis = estimate(self.summaries.get, keys[:TENANT_KEYS], outcome.at)
-        predicted, is_observed = None, not outcome.is_stopped
+        predicted, group = None, (outcome.kind.tenant_id, 0)
         if basis is not None:
             group = (outcome.kind.tenant_id, basis.group)
-            tracker = self.trackers.get(group, Tracker())
-            predicted = predict(basis, tracker, None)
-            # A failure sooner than the prediction's p10 tells little about a run that succeeds.
-            is_observed = outcome.is_clean or (is_observed and outcome.seconds >= predicted.p10)
-            if is_observed:
-                self.trackers[group] = tracker.updated(score(basis, outcome.seconds))
+            predicted = predict(basis, self.trackers.get(group, Tracker()), None)
+        is_observed = outcome.is_clean or (
+            not outcome.is_stopped and outcome.seconds >= self._shortest_failure(keys[TEMPLATE_KEY], predicted)
+        )
+        if basis is not None and is_observed:
+            self.trackers[group] = self.trackers.get(group, Tracker()).updated(score(basis, outcome.seconds))
         end = run_end(outcome.at, outcome.seconds, is_observed, outcome.kind.user_id)
         for number, key in enumerate(keys):
-            self.append(key, end, spans_users=number >= OWN_KEYS)
+            recency = RECENCY if number <= TEMPLATE_KEY else 1.0
+            self.append(key, end, spans_users=number >= OWN_KEYS, recency=recency)
         self.append(baseline_key(outcome.kind), end, spans_users=False)
         if predicted is None or base is None:
             return None
         return Scored(predicted, exp(base.median), is_observed)
 
-    def append(self, key: str, end: End, *, spans_users: bool) -> None:
+    def append(self, key: str, end: End, *, spans_users: bool, recency: float = 1.0) -> None:
         """Add an end to one key."""
         self.ends[key] = appended(self.ends.get(key, ()), end, spans_users=spans_users)
-        self.summaries[key] = summary_of(self.ends[key], spans_users=spans_users)
+        self.summaries[key] = summary_of(self.ends[key], spans_users=spans_users, recency=recency)
         self.changed_keys.add(key)
+
+    def _shortest_failure(self, template: str, predicted: Prediction | None) -> float:
+        """Return the seconds from which a failure is the end of a usual run, and no early failure, which tells little
+        about a run that succeeds: the prediction's p10. The first failure of a command may be either."""
+        own = self.summaries.get(template)
+        if own is None or predicted is None:
+            return inf
+        return predicted.p10 if own.weight else exp(own.median)

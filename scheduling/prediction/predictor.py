@@ -5,7 +5,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from scheduling.prediction.ends import MIN_SECONDS, Summary, decayed
-from scheduling.prediction.keys import TENANT_KEYS, JobKind, keys_of
+from scheduling.prediction.keys import TEMPLATE_KEY, TENANT_KEYS, JobKind, keys_of
 from scheduling.prediction.ranges import Tracker
 from scheduling.prediction.survival import shape_of, survivors_quantile
 
@@ -58,13 +58,16 @@ def estimate(find: Find, keys: Sequence[str], now: float) -> Estimate | None:
         summary = find(keys[number])
         if summary is None:
             continue
+        if summary.weight == 0.0 and level >= 0:
+            median = max(median, summary.median)
+            continue
         weight = decayed(summary, now)
         own = (summary.weight * summary.spread + _SPREAD_WORTH * _SPREADS[number]) / (summary.weight + _SPREAD_WORTH)
         part = 1.0 if level < 0 else weight / (weight + _PRIORS[number])
         median += part * (summary.median - median)
         spread += part * (own - spread)
         level, count = number, summary.end_count
-        if number <= 1:
+        if number <= TEMPLATE_KEY:
             template_weight = weight
     if level < 0:
         return None

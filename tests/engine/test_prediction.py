@@ -176,6 +176,30 @@ def test_early_failure_does_not_shorten_the_prediction_and_a_late_one_counts() -
     assert before is not None and after is not None and after.p50 >= before.p50 * 0.999
 
 
+def test_first_run_that_fails_or_is_stopped_is_only_a_lower_bound() -> None:
+    others = [Outcome(kind("eval.py"), float(number), 600.0) for number in range(9)]
+    for is_stopped, seconds, expected in ((False, 20.0, 600.0), (True, 20.0, 600.0), (True, 3000.0, 3000.0)):
+        learner = learned([*others, Outcome(kind(), 20.0, seconds, is_clean=False, is_stopped=is_stopped)])
+        prediction = predictor(learner).predict(kind(), 30.0)
+        assert prediction is not None and prediction.p50 == pytest.approx(expected, rel=0.01)
+        assert (prediction.level, prediction.end_count) == (2, 10)  # the source names the runs that were used
+
+
+def test_command_that_always_fails_after_the_same_time_is_learned() -> None:
+    others = [Outcome(kind("eval.py"), float(number), 60.0) for number in range(9)]
+    failures = [Outcome(kind(), 100.0 + number, 7200.0 + number, is_clean=False) for number in range(4)]
+    prediction = predictor(learned(others + failures)).predict(kind(), 200.0)
+    assert prediction is not None and prediction.p50 == pytest.approx(7200.0, rel=0.1)
+
+
+def test_recent_runs_of_a_command_count_more() -> None:
+    """Unlike recent runs of all commands of a user, whose order tells nothing."""
+    runs = [Outcome(kind(), float(number), 3600.0 if number < 20 else 7200.0) for number in range(32)]
+    learner = learned(runs)
+    medians = [exp(learner.summaries[key].median) for key in keys_of(kind())[:3]]
+    assert medians == pytest.approx([7200.0, 7200.0, 3600.0])
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.floats(0, 1e7), st.booleans(), st.booleans()),
