@@ -15,7 +15,7 @@ MAX_ENDS_PER_USER = 5
 HALF_LIFE_SECONDS = 14 * 86400.0
 # Under a key of one command, each end counts this much less for the median than the one after it: commands change with
 # their code and data. Other keys mix commands, whose order tells nothing.
-RECENCY = 0.95
+RECENCY = 0.98
 MIN_SECONDS = 10.0
 _DECAY = log(2.0) / HALF_LIFE_SECONDS
 

@@ -194,7 +194,7 @@ def test_command_that_always_fails_after_the_same_time_is_learned() -> None:
 
 def test_recent_runs_of_a_command_count_more() -> None:
     """Unlike recent runs of all commands of a user, whose order tells nothing."""
-    runs = [Outcome(kind(), float(number), 3600.0 if number < 20 else 7200.0) for number in range(32)]
+    runs = [Outcome(kind(), float(number), 3600.0 if number < 20 else 7200.0) for number in range(37)]
     learner = learned(runs)
     medians = [exp(learner.summaries[key].median) for key in keys_of(kind())[:3]]
     assert medians == pytest.approx([7200.0, 7200.0, 3600.0])
