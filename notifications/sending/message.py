@@ -1,5 +1,5 @@
-"""What goes to a sending process and comes back. Apart from it (process.py), so that no other process loads its
-libraries."""
+"""The messages to a sending process, and its results. They have their own module, so that other processes do not import
+the libraries of process.py."""
 
 import msgspec
 

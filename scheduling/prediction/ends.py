@@ -70,7 +70,7 @@ def summary_of(ends: Sequence[End], *, spans_users: bool, recency: float = 1.0) 
         for end in ends:
             counts[end.user_id] = counts.get(end.user_id, 0) + 1
         weights = [weight / counts[end.user_id] for weight, end in zip(weights, ends, strict=True)]
-    recent = [weight * recency**age for age, weight in enumerate(reversed(weights))][::-1]
+    recent = [weight * recency ** (len(ends) - number) for number, weight in enumerate(weights, 1)]
     median = censored_quantile(
         [(e.value, not e.is_observed, weight) for e, weight in zip(ends, recent, strict=True)], 0.5
     )

@@ -42,15 +42,15 @@ class Learner:
         """Add an end; return how the prediction did that was valid just before. None: there was none."""
         keys, base = keys_of(outcome.kind), self.summaries.get(baseline_key(outcome.kind))
         basis = estimate(self.summaries.get, keys[:TENANT_KEYS], outcome.at)
-        predicted, group = None, (outcome.kind.tenant_id, 0)
+        predicted, is_observed = None, outcome.is_clean
         if basis is not None:
             group = (outcome.kind.tenant_id, basis.group)
-            predicted = predict(basis, self.trackers.get(group, Tracker()), None)
-        is_observed = outcome.is_clean or (
-            not outcome.is_stopped and outcome.seconds >= self._shortest_failure(keys[TEMPLATE_KEY], predicted)
-        )
-        if basis is not None and is_observed:
-            self.trackers[group] = self.trackers.get(group, Tracker()).updated(score(basis, outcome.seconds))
+            tracker = self.trackers.get(group, Tracker())
+            predicted = predict(basis, tracker, None)
+            if not outcome.is_stopped:
+                is_observed |= outcome.seconds >= self._shortest_failure(keys[TEMPLATE_KEY], predicted.p10)
+            if is_observed:
+                self.trackers[group] = tracker.updated(score(basis, outcome.seconds))
         end = run_end(outcome.at, outcome.seconds, is_observed, outcome.kind.user_id)
         for number, key in enumerate(keys):
             recency = RECENCY if number <= TEMPLATE_KEY else 1.0
@@ -66,10 +66,10 @@ class Learner:
         self.summaries[key] = summary_of(self.ends[key], spans_users=spans_users, recency=recency)
         self.changed_keys.add(key)
 
-    def _shortest_failure(self, template: str, predicted: Prediction | None) -> float:
+    def _shortest_failure(self, template: str, p10: float) -> float:
         """Return the seconds from which a failure is the end of a usual run, and no early failure, which tells little
         about a run that succeeds: the prediction's p10. The first failure of a command may be either."""
         own = self.summaries.get(template)
-        if own is None or predicted is None:
+        if own is None:
             return inf
-        return predicted.p10 if own.weight else exp(own.median)
+        return p10 if own.weight else exp(own.median)
