@@ -143,6 +143,9 @@ def test_quota_edit_shows_effect(page: Page, stack: Stack) -> None:
         expect(page.locator(".flash")).to_contain_text("The quota is changed")
         expect(page.locator("#tenant-now .bullet-value").first).to_contain_text("limit 1")
         assert client.get(job.id).state == "running"
+        # The page shows the edit of another admin without a reload.
+        client.set_quota("default", Quota(max_gpus=7, version=client.quota("default").version))
+        expect(page.get_by_label("History of edits").get_by_role("row").nth(1)).to_contain_text("1 → 7")
     finally:
         client.cancel(job.id)
         client.set_quota("default", Quota(version=client.quota("default").version))
