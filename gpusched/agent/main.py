@@ -260,8 +260,18 @@ def _hostname() -> str:
 
 def _joined_name(data_dir: Path) -> str:
     """Return the name under which this directory joined; the host's if there is none, or several."""
-    joined = sorted(path.parent.name for path in data_dir.glob("nodes/*/identity.json"))
+    directories = [path.parent for path in data_dir.glob("nodes/*/identity.json")]
+    joined = [directory.name for directory in directories if _may_have_joined(directory)]
     return joined[0] if len(joined) == 1 else _hostname()
+
+
+def _may_have_joined(directory: Path) -> bool:
+    """Return False for an identity that a join which failed, or a run without one, has left."""
+    try:
+        stored = identity.stored(directory)
+    except OSError:
+        return True  # the next one to read it reports the error
+    return stored is not None and stored.credential != ""
 
 
 def _this_machine(data_dir: Path, name: str) -> dict[str, Machine]:

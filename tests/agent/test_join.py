@@ -1,5 +1,6 @@
 """`gpusched-agent join` and the config of a node, as seen at the terminal."""
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,14 @@ def test_join_writes_a_private_identity_and_prints_the_next_step(tmp_path: Path,
     path = tmp_path / "nodes" / "gpu-1" / "identity.json"
     assert path.stat().st_mode & 0o777 == 0o600
     assert len({join.node_key for join in control.joins}) == 1
+
+
+def test_agent_uses_the_name_that_joined_although_it_ran_before(tmp_path: Path, control: Control) -> None:
+    directory = ("--data-dir", str(tmp_path))
+    assert "has not joined" in gpusched_agent("run", *directory).stderr
+    gpusched_agent("join", *directory, "--name", "gpu-1", control.url, "j1.token")
+    findings = json.loads(gpusched_agent("doctor", *directory, "--json").stdout)
+    assert [finding["level"] for finding in findings if finding["check"] == "joined"] == ["ok"], findings
 
 
 def test_join_explains_its_failure(tmp_path: Path, control: Control) -> None:
