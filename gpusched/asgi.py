@@ -65,6 +65,12 @@ class OneHopHandler(ASGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._threads = RequestThreads(settings.ENV.web_threads)
+        self._in_progress, self._has_begun = 0, False
+
+    def is_busy(self) -> bool:
+        """Return whether requests are in progress, without those that only wait, or have begun since the last call."""
+        has_begun, self._has_begun = self._has_begun, False
+        return has_begun or self._in_progress > self._threads.yielded
 
     def load_middleware(self, is_async: bool = False) -> None:
         super().load_middleware(is_async=False)
@@ -79,13 +85,18 @@ class OneHopHandler(ASGIHandler):
             body = await self.read_body(receive)
         except RequestAborted:
             return
-        response = await answered(self._threads, partial(self._respond, scope, body))
+        self._in_progress, self._has_begun = self._in_progress + 1, True
+        try:
+            response = await answered(self._threads, partial(self._respond, scope, body))
+            if not isinstance(response, DeferredResponse) and not response.streaming:
+                await self.send_response(response, send)
+                return
+        finally:
+            self._in_progress -= 1
         if isinstance(response, DeferredResponse):
             await unless_gone(self._send_deferred(response, scope, send), receive)
-        elif response.streaming:
-            await unless_gone(self._stream(response, scope, send), receive)
         else:
-            await self.send_response(response, send)
+            await unless_gone(self._stream(response, scope, send), receive)
 
     async def _send_deferred(self, deferred: DeferredResponse, scope: dict[str, Any], send: Send) -> None:
         response = await deferred.resolve()
@@ -152,11 +163,12 @@ def start() -> None:
 
 
 tracing.start("gpusched-web")
-daphne.install(start)
+handler = OneHopHandler()
+daphne.install(start, handler.is_busy)
 
 application = ProtocolTypeRouter(
     {
-        "http": OneHopHandler(),
+        "http": handler,
         "websocket": bounded_output(
             closed_in_outages(
                 URLRouter(

@@ -1,14 +1,17 @@
 """Mistakes in how the server is started, as seen at the terminal: a sentence, and no traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from gpusched.config_file import unusable_data_dir
 from tests.system import prepared
 from tests.system.stack import ROOT
+from tests.waiting import wait_for
 
 
 def failure_of(command: str, tmp_path: Path, **variables: str) -> str:
@@ -103,3 +106,23 @@ def test_full_disk_is_no_matter_of_the_owner() -> None:
     assert str(unusable_data_dir(OSError(28, "No space left on device"))) == (
         "the data directory cannot be used (No space left on device); free space there, or set GPUSCHED_DATA_DIR"
     )
+
+
+@pytest.mark.parametrize("cluster", ["cycles", "housekeeping"])
+def test_worker_waits_for_the_database_and_its_tables(tmp_path: Path, cluster: str) -> None:
+    """Containers start in any order."""
+    server, name = os.environ["GPUSCHED_DATABASE_URL"], f"later_{os.getpid()}"
+    variables = {"GPUSCHED_DATA_DIR": str(tmp_path), "GPUSCHED_DATABASE_URL": server.replace("/gpusched?", f"/{name}?")}
+    command = [sys.executable, "manage.py", "worker", cluster]
+    printed = tmp_path / "printed"
+    with psycopg.connect(server, autocommit=True) as connection, printed.open("w") as file:
+        worker = subprocess.Popen(command, cwd=ROOT, env={**prepared.outside(), **variables}, stderr=file)
+        try:
+            wait_for(lambda: "waiting for the database: " in printed.read_text(), 30, "the wait for the database")
+            connection.execute(f"CREATE DATABASE {name}")
+            wait_for(lambda: "its tables are missing, run `migrate`" in printed.read_text(), 30, "the wait for tables")
+        finally:
+            worker.terminate()
+            worker.wait(10)
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    assert printed.read_text().count("\n") == 2

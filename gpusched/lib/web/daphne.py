@@ -7,6 +7,7 @@ eight connections without the part, medians of 15 alternating turns (416/s with 
 # mypy: allow-untyped-calls
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -19,6 +20,7 @@ from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketProtocol
 from django.conf import settings
 from twisted.internet import reactor, tcp
+from twisted.internet.defer import Deferred
 from twisted.web.http import HTTPChannel
 
 from gpusched.lib import request_id
@@ -28,6 +30,10 @@ from gpusched.lib.web.connections import CONNECTION
 
 # Discard further input for this time: a client whose connection is closed at once would lose the answer.
 LINGER_SECONDS = 2.0
+# A process that ends finishes the requests that it has read, for at most this time.
+FINISH_SECONDS = 5.0
+# It ends when none began for this time, in which the event loop sends the last answers.
+_QUIET_SECONDS = 0.05
 # A close frame has room for the code and so many bytes of a reason (RFC 6455).
 _MAX_REASON_BYTES = 123
 _KIB = MAX_HEAD_BYTES >> 10
@@ -83,6 +89,13 @@ class ErrorChannel(HTTPChannel):
     def allHeadersReceived(self) -> None:  # noqa: N802
         self._head_size = 0
         super().allHeadersReceived()
+
+    def checkPersistence(self, request: Any, version: bytes) -> bool:  # noqa: N802
+        """Let the client send no further request on this connection once the process ends."""
+        if not self.factory.server.is_stopping:
+            return bool(super().checkPersistence(request, version))
+        request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+        return False
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
         """Refuse. The first line is the one with the address."""
@@ -190,13 +203,17 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
 class WebServer(server.Server):  # type: ignore[misc]
     """Daphne's server with the connections of this module. Applications find theirs in their scope (connections.py).
-    `on_start` is called once the event loop runs."""
+    `on_start` is called once the event loop runs. `is_busy`: whether requests are in progress, or have
+    begun since the last call."""
 
     on_start: Callable[[], None]
+    is_busy: Callable[[], bool]
+    is_stopping = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._factory = Factory(self)
+        self._ports: list[Any] = []
 
     def run(self) -> None:
         reactor.callLater(0, self.on_start)  # type: ignore[arg-type]  # Twisted declares no self
@@ -210,8 +227,25 @@ class WebServer(server.Server):  # type: ignore[misc]
     def http_factory(self, factory: HTTPFactory) -> None:
         """Ignore the factory that Daphne creates in `run`: it has no option for another."""
 
+    def kill_all_applications(self) -> Deferred[Any]:
+        """Accept no connections, and finish the requests in progress first. Daphne cancels them at once, so a client
+        would not learn whether its job was submitted."""
+        self.is_stopping = True
+        for port in self._ports:
+            port.stopListening()
+        finished = Deferred.fromFuture(asyncio.ensure_future(self._finish()))
+        return finished.addCallback(lambda _: super(WebServer, self).kill_all_applications())
+
+    async def _finish(self) -> None:
+        until = time.monotonic() + FINISH_SECONDS
+        is_busy = True
+        while is_busy and time.monotonic() < until:
+            await asyncio.sleep(_QUIET_SECONDS)
+            is_busy = self.is_busy()
+
     def listen_success(self, port: Any) -> None:
         port.transport = Connection
+        self._ports.append(port)
         super().listen_success(port)
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
@@ -229,7 +263,7 @@ class WebServer(server.Server):  # type: ignore[misc]
             await super().handle_reply(protocol, message)
 
 
-def install(on_start: Callable[[], None]) -> None:
+def install(on_start: Callable[[], None], is_busy: Callable[[], bool]) -> None:
     """Let Daphne's command start this server, with the attribute that it has for this purpose."""
-    WebServer.on_start = staticmethod(on_start)
+    WebServer.on_start, WebServer.is_busy = staticmethod(on_start), staticmethod(is_busy)
     cli.CommandLineInterface.server_class = WebServer

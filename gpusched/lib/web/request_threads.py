@@ -63,6 +63,11 @@ class RequestThreads(Executor):
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0.0))
 
+    @property
+    def yielded(self) -> int:
+        """Return how many threads have yielded their slot: they wait."""
+        return self._yielded
+
     def yield_slots(self, change: int) -> None:
         """Record that a thread yields its slot (1) or takes it back (-1)."""
         with self._changed:

@@ -1,6 +1,7 @@
 """Run a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
 
 import multiprocessing
+import time
 from argparse import ArgumentParser
 from importlib import import_module
 from typing import Any
@@ -11,13 +12,18 @@ import django_q.pusher
 import django_q.worker
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 from django_q.conf import Conf
+from psycopg.errors import UndefinedTable
 
 from gpusched import tracing
+from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 from gpusched.lib.process.task_cluster import ClusterEnded, wait_for_cluster
 from scheduling.worker import leadership
 from scheduling.worker.clock_steps import DatabaseClock
+
+_PAUSE_SECONDS = 1.0
 
 
 class Command(BaseCommand):
@@ -31,6 +37,7 @@ class Command(BaseCommand):
         _choose_cluster(options["cluster"])
         # Otherwise its processes survive a kill -9 of their parent and continue to schedule.
         forks_die_with_parent()
+        self._await_tables()
         if options["cluster"] == "housekeeping":
             _plan_housekeeping()
         from notifications.sending import sender
@@ -51,6 +58,27 @@ class Command(BaseCommand):
         finally:
             if options["cluster"] == "housekeeping":
                 stopping.set()
+
+    def _await_tables(self) -> None:
+        """Wait for the database and its tables: in containers, the process that creates them may start later."""
+        from django_q.models import Schedule
+
+        missing = ""
+        while True:
+            previous = missing
+            try:
+                Schedule.objects.exists()
+                return
+            except DatabaseError as error:
+                if is_outage(error):
+                    missing = summary(error)
+                elif isinstance(error.__cause__, UndefinedTable):
+                    missing = "its tables are missing, run `migrate`"
+                else:
+                    raise
+            if missing != previous:
+                self.stderr.write(f"waiting for the database: {missing}")
+            time.sleep(_PAUSE_SECONDS)
 
 
 class _Cluster(django_q.cluster.Cluster):  # type: ignore[misc]
