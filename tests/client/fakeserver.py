@@ -16,6 +16,7 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    client_port: int
 
     @property
     def json(self) -> Any:
@@ -71,7 +72,8 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = server.answer(Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+            query, port = dict(parse_qsl(parts.query)), self.client_address[1]
+            answer = server.answer(Request(self.command, parts.path, query, headers, body, port))
             if answer.status == 0:
                 self.close_connection = True
                 return

@@ -1,9 +1,11 @@
 """The SDK as users write it: submit, why, wait, act, follow; blocking and async."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -98,6 +100,21 @@ def test_wait_raises_in_time_and_the_job_continues(server: FakeServer) -> None:
         c.wait(42, timeout=0.05)
     assert caught.value.exit_code == 7
     assert isinstance(caught.value, TimeoutError)
+
+
+def test_forked_process_uses_connections_of_its_own(server: FakeServer) -> None:
+    """Two processes on one connection would read each other's answers."""
+    server.on("GET", "/jobs/42", Answer(200, job()))
+    with Client(server.url) as client:
+        client.get(42)
+        if not (child := os.fork()):
+            with suppress(BaseException):
+                client.get(42)
+            os._exit(0)
+        os.waitpid(child, 0)
+        client.get(42)
+    ports = [request.client_port for request in server.requests]
+    assert ports[0] == ports[2] != ports[1]
 
 
 def test_configured_tenant_is_the_default(server: FakeServer) -> None:

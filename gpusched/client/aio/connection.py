@@ -1,6 +1,7 @@
 """The connection of a client to its server: send calls, repeat them while that is safe, and read lists page by page."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
@@ -51,7 +52,8 @@ class AsyncConnection:
         self.config = config.resolve(url, token, tenant, ca_file=ca_file)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
-        self._http = wire.client(httpx.AsyncClient, self.config, transport=transport)
+        self._transport = transport
+        self._client, self._process_id = self._connect(), os.getpid()
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,6 +66,16 @@ class AsyncConnection:
     async def close(self) -> None:
         """Close the connections; `with` does this automatically."""
         await self._http.aclose()
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """The HTTP client of this process: two processes on the connections of one would read each other's answers."""
+        if self._process_id != os.getpid():
+            self._client, self._process_id = self._connect(), os.getpid()
+        return self._client
+
+    def _connect(self) -> httpx.AsyncClient:
+        return wire.client(httpx.AsyncClient, self.config, transport=self._transport)
 
     async def send(self, call: Call[T], patience_seconds: float | None = None) -> T:
         """Send a call; retry it while that is safe, for at most `patience_seconds` (None: those of the client)."""

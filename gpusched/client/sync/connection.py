@@ -1,6 +1,7 @@
 # Written from gpusched/client/aio/connection.py by `make client`: edit that file, not this one.
 """The connection of a client to its server: send calls, repeat them while that is safe, and read lists page by page."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +53,8 @@ class Connection:
         self.config = config.resolve(url, token, tenant, ca_file=ca_file)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
-        self._http = wire.client(httpx.Client, self.config, transport=transport)
+        self._transport = transport
+        self._client, self._process_id = self._connect(), os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +65,16 @@ class Connection:
     def close(self) -> None:
         """Close the connections; `with` does this automatically."""
         self._http.close()
+
+    @property
+    def _http(self) -> httpx.Client:
+        """The HTTP client of this process: two processes on the connections of one would read each other's answers."""
+        if self._process_id != os.getpid():
+            self._client, self._process_id = self._connect(), os.getpid()
+        return self._client
+
+    def _connect(self) -> httpx.Client:
+        return wire.client(httpx.Client, self.config, transport=self._transport)
 
     def send(self, call: Call[T], patience_seconds: float | None = None) -> T:
         """Send a call; retry it while that is safe, for at most `patience_seconds` (None: those of the client)."""
