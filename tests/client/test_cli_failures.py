@@ -132,6 +132,18 @@ def test_wrong_usage_exits_2_without_a_request(server: FakeServer, args: list[st
     assert [request.method for request in server.requests if request.method != "GET"] == []
 
 
+def test_format_of_lists_is_refused_for_an_object_before_a_request(full: FakeServer) -> None:
+    """Else a second try would submit a second job, and a new token or password would be lost."""
+    refused = []
+    for name, args in COMMANDS.items():
+        words = 2 if args[1:] and args[1] in getattr(command.commands[args[0]], "commands", ()) else 1
+        full.requests.clear()
+        if call(full.url, *args[:words], "-o", "csv", *args[words:]).exit_code == 2:
+            assert full.requests == [], name
+            refused.append(name)
+    assert {"submit", "why", "token create", "user reset-password", "task wait", "notify rotate"} <= set(refused)
+
+
 def test_all_invalid_fields_are_named(server: FakeServer) -> None:
     wrong = [{"field": "ranks", "code": "x", "message": "too many"}, {"field": "name", "code": "x", "message": "long"}]
     server.default = problem(400, "invalid", "ranks: too many (and 1 more)", errors=wrong)

@@ -65,7 +65,7 @@ def replay(
         str | None,
         typer.Option(metavar="NODE", help="Also explain why it does not start on this node.", show_default=False),
     ] = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Replay a recorded scheduling cycle: its decisions and their reasons, or those of another policy (admins).
 

@@ -282,7 +282,7 @@ def taint(
 def join_token(
     ctx: typer.Context,
     hours: Annotated[float, typer.Option(min=0.1, help="How long it is valid.")] = 24,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Print a token for new nodes to join with; the command for the node goes to stderr.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def policy(
     ctx: typer.Context,
     changes: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", show_default=False)] = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect; change nothing.")] = False,
 ) -> None:
     """Show the scheduling policy; with fields, change it (admins; from the next cycle on).

@@ -56,7 +56,7 @@ def incidents(
     output.items(output.at_most(limit, rows), _INCIDENTS, form, lambda incident: incident.id)
 
 
-def whoami(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
+def whoami(ctx: typer.Context, form: output.ObjectOption = Format.TABLE) -> None:
     """Print the user of the token in use, its scopes, and the user's role in each tenant.
 
     \b
@@ -91,7 +91,7 @@ def add(
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="All its jobs.", show_default=False)] = None,
     job: Annotated[int | None, typer.Option("--job", min=1, help="This job.", show_default=False)] = None,
     note: Annotated[str, typer.Option(help="The reason, for other admins.")] = "",
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Exempt a tenant, or a job, and print the id of the exemption.
 

@@ -22,7 +22,7 @@ def extend(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it delays a job's promised start (admins).")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect; change nothing.")] = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Change the time limit of a waiting or running job.
 

@@ -72,7 +72,7 @@ def ps(
         screen.items(fetch, _COLUMNS, form, lambda job: job.id, is_watching=watch)
 
 
-def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
+def why(ctx: typer.Context, job_id: JobId, form: output.ObjectOption = Format.TABLE) -> None:
     """Explain a job's state: the reason, what would help, and when it will probably start.
 
     \b

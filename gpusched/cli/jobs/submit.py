@@ -25,7 +25,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Preview the resul
 def submit(
     ctx: typer.Context,
     jobs: list[dict[str, Any]],
-    form: output.OutputOption = output.Format.TABLE,
+    form: output.ObjectOption = output.Format.TABLE,
     idempotency_key: KeyOption = None,
     dry_run: DryRunOption = False,
 ) -> None:

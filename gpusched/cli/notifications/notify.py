@@ -75,7 +75,7 @@ def add(
     quiet_hours: QuietOption = None,
     time_zone: ZoneOption = None,
     digest: DigestOption = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Add a route for people. Its address of Apprise comes from stdin, --file or a prompt: it contains secrets.
 
@@ -103,7 +103,7 @@ def webhook(
     kind: KindOption,
     tenant: TenantOption = None,
     file: FileOption = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Add a webhook. Its URL comes from stdin, --file or a prompt; the secret of its signatures is shown once.
 
@@ -142,7 +142,7 @@ def edit(
     quiet_hours: QuietOption = None,
     time_zone: ZoneOption = None,
     digest: DigestOption = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Change a route or webhook, by its number in `notify list`.
 
@@ -162,7 +162,7 @@ def edit(
 
 
 @app.command("test")
-def send_test(ctx: typer.Context, route: int, form: output.OutputOption = Format.TABLE) -> None:
+def send_test(ctx: typer.Context, route: int, form: output.ObjectOption = Format.TABLE) -> None:
     """Send a test message, and wait for its result. Exit code 1 if it was not sent.
 
     \b
@@ -183,7 +183,7 @@ def send_test(ctx: typer.Context, route: int, form: output.OutputOption = Format
 
 
 @app.command("rotate")
-def rotate(ctx: typer.Context, webhook: int, form: output.OutputOption = Format.TABLE) -> None:
+def rotate(ctx: typer.Context, webhook: int, form: output.ObjectOption = Format.TABLE) -> None:
     """Replace the secret of a webhook; for 24 hours the old one signs, too.
 
     \b
@@ -236,7 +236,7 @@ def deliveries(
 
 
 @app.command("replay")
-def replay(ctx: typer.Context, delivery: int, form: output.OutputOption = Format.TABLE) -> None:
+def replay(ctx: typer.Context, delivery: int, form: output.ObjectOption = Format.TABLE) -> None:
     """Send a delivery again, under the same id.
 
     \b

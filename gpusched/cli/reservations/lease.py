@@ -38,7 +38,7 @@ def lease(
     gpu_memory_mb: MemoryOption = None,
     tenant: TenantOption = None,
     note: Annotated[str, typer.Option("--note", help="A note for your tenant.", show_default=False)] = "",
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     if ctx.invoked_subcommand:
         return

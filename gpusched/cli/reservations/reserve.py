@@ -74,7 +74,7 @@ def create(
     note: Annotated[str, typer.Option("--note", help="A note for your tenant.", show_default=False)] = "",
     tenant: TenantOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it; book nothing.")] = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Book GPUs, and print the id of the reservation.
 
@@ -154,7 +154,7 @@ def next_slot(
     gpu_model: ModelOption = None,
     gpu_memory_mb: MemoryOption = None,
     several_nodes: SeveralOption = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Print the next time at which GPUs are free for so long (default: 1h).
 

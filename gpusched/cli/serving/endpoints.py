@@ -69,7 +69,7 @@ def create(
     idle_seconds: Annotated[int, typer.Option(help="Stop a replica after this time without requests.")] = 300,
     warm_up: WarmUpOption = None,
     warm_up_seconds: WarmUpSecondsOption = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Create an endpoint. Options stand before NAME and the program.
 
@@ -123,7 +123,7 @@ def list_endpoints(ctx: typer.Context, tenant: TenantOption = None, form: output
 
 
 @app.command("show")
-def show(ctx: typer.Context, name: str, tenant: TenantOption = None, form: output.OutputOption = Format.TABLE) -> None:
+def show(ctx: typer.Context, name: str, tenant: TenantOption = None, form: output.ObjectOption = Format.TABLE) -> None:
     """Show an endpoint with its load now.
 
     \b
@@ -161,7 +161,7 @@ def set_options(
     timeout_seconds: Annotated[
         float | None, typer.Option(help="Seconds that a batch may take.", show_default=False)
     ] = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Change options of an endpoint; others stay.
 

@@ -42,7 +42,7 @@ def submit(
     tenant: TenantOption = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the result.")] = False,
     timeout: TimeoutOption = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Submit a task. Its input is JSON; text that is not JSON is sent as a string.
 
@@ -65,7 +65,7 @@ def submit(
 
 
 @app.command("status")
-def status(ctx: typer.Context, task_id: int, form: output.OutputOption = Format.TABLE) -> None:
+def status(ctx: typer.Context, task_id: int, form: output.ObjectOption = Format.TABLE) -> None:
     """Show a task, and its result if it has ended.
 
     \b
@@ -77,7 +77,7 @@ def status(ctx: typer.Context, task_id: int, form: output.OutputOption = Format.
 
 @app.command("wait")
 def wait(
-    ctx: typer.Context, task_ids: list[int], timeout: TimeoutOption = None, form: output.OutputOption = Format.TABLE
+    ctx: typer.Context, task_ids: list[int], timeout: TimeoutOption = None, form: output.ObjectOption = Format.TABLE
 ) -> None:
     """Wait until tasks have ended, and print each result as soon as it is there.
 

@@ -98,7 +98,7 @@ def budget(
         str | None, typer.Option(metavar="N|month", help="Period: the last N days, or the calendar month.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the budget; change nothing.")] = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Show a tenant's budget and its use; with bounds, change it (admins). Omitted options stay unchanged.
 
@@ -178,7 +178,7 @@ def set_rate(
     price: Annotated[float, typer.Argument(min=0, help="Price of a GPU-hour.")],
     start: Annotated[Text, typer.Option("--from", metavar="DAY|TIME", help="Start; by default now.")] = None,
     end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="End, not included; by default none.")] = None,
-    form: output.OutputOption = Format.NAME,
+    form: output.ObjectOption = Format.NAME,
 ) -> None:
     """Set the price of a GPU-hour of a model, from now or later on (admins), and print the id of the rate.
 

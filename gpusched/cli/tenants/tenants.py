@@ -72,7 +72,7 @@ def list_tenants(
 
 
 @app.command()
-def show(ctx: typer.Context, name: str, form: output.OutputOption = Format.TABLE) -> None:
+def show(ctx: typer.Context, name: str, form: output.ObjectOption = Format.TABLE) -> None:
     """Show a tenant.
 
     \b
@@ -93,7 +93,7 @@ def create(
     ] = None,
     tier: Annotated[str | None, typer.Option(help="premium, standard or opportunistic.")] = None,
     unix_user: Annotated[str | None, typer.Option(help="The Unix user of its jobs, on all nodes.")] = None,
-    form: output.OutputOption = Format.NAME,
+    form: output.ObjectOption = Format.NAME,
 ) -> None:
     """Create a tenant. It has no limits until `gpusched quota` sets them.
 

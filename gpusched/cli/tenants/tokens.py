@@ -64,7 +64,7 @@ def create(
     days: Annotated[
         float | None, typer.Option(min=0.01, help="Days until it expires. [90; 365 for programs]", show_default=False)
     ] = None,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Create a token and print it. It is shown only once. A program's token outlives the account of its creator.
 

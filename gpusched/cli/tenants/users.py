@@ -51,7 +51,7 @@ def list_users(
 
 
 @app.command()
-def show(ctx: typer.Context, user: Name, form: output.OutputOption = Format.TABLE) -> None:
+def show(ctx: typer.Context, user: Name, form: output.ObjectOption = Format.TABLE) -> None:
     """Show an account (admins).
 
     \b
@@ -70,7 +70,7 @@ def create(
     admin: Annotated[bool, typer.Option("--admin", help="Create an admin account.")] = False,
     sso: Annotated[bool, typer.Option("--sso", help="Without a password, for single sign-on.")] = False,
     password_stdin: Stdin = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Create an account and print a one-time password, which is shown only once (admins).
 
@@ -146,7 +146,7 @@ def reset_password(
     password_stdin: Stdin = False,
     keep_tokens: Annotated[bool, typer.Option("--keep-tokens", help="Do not revoke the user's tokens.")] = False,
     yes: YesOption = False,
-    form: output.OutputOption = Format.TABLE,
+    form: output.ObjectOption = Format.TABLE,
 ) -> None:
     """Replace the password of another user and print a one-time password, which is shown only once (admins).
 

@@ -29,7 +29,16 @@ class Format(StrEnum):
     NAME = "name"
 
 
+def _without_csv(form: Format) -> Format:
+    """Refuse CSV before the command changes anything: a token that was created would never be printed."""
+    if form is Format.CSV:
+        raise typer.BadParameter("csv is for lists; use json")
+    return form
+
+
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+# Of a command that prints a single object.
+ObjectOption = Annotated[Format, typer.Option("--output", "-o", help="Output format.", callback=_without_csv)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +105,13 @@ def table(
 
 
 def one(item: object, form: Format, text: str, name: Cell) -> None:
-    """Print a single object: `text` for people, or JSON, or its name."""
+    """Print a single object: `text` for people, or JSON, or its name. The command has an ObjectOption."""
     if form is Format.JSON:
         _json(item)
     elif form is Format.JSONL:
         _json_line(item)
     elif form is Format.NAME:
         _write(f"{name}\n")
-    elif form is Format.CSV:
-        raise typer.BadParameter("csv is for lists; use json", param_hint="--output")
     elif text:
         _write(printable(text) + "\n")
 
