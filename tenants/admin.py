@@ -190,6 +190,10 @@ class MembershipInline(CurrentFields, KeyFields, TabularInline):  # type: ignore
         return field
 
 
+# Django refuses a form of more than 1,000 fields. A line has six, and takes 7 ms.
+MAX_MEMBERS = 100
+
+
 @admin.register(Tenant)
 class TenantAdmin(Audited):
     list_display = ("name", "display_name", "weight", "tier", "max_gpus", "guaranteed_gpus")
@@ -213,7 +217,19 @@ class TenantAdmin(Audited):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         """Make the name of an existing tenant read-only: scripts use it."""
-        return (*self.readonly_fields, "name") if obj else self.readonly_fields
+        shown = (*self.readonly_fields, "name") if obj else self.readonly_fields
+        return shown if MembershipInline in self.get_inlines(request, obj) else (*shown, "many_members")
+
+    def get_inlines(self, request: HttpRequest, obj: Model | None) -> Any:
+        """Leave out the lines of many members, unless the form that is sent has them: it may be from before."""
+        has_lines = "memberships-TOTAL_FORMS" in request.POST
+        is_short = not isinstance(obj, Tenant) or obj.memberships.count() <= MAX_MEMBERS
+        return self.inlines if has_lines or is_short else (QuotaInline,)
+
+    @admin.display(description="members")
+    def many_members(self, tenant: Tenant) -> str:
+        count = tenant.memberships.count()
+        return f"{count}, too many for this page; edit them with the commands of gpusched member"
 
     @admin.display(description="history of the quota")
     def history(self, tenant: Tenant) -> str:

@@ -65,3 +65,24 @@ def test_last_owner_stays_an_owner(browser):
         assert Membership.objects.get(user=olga).role == Role.OWNER
     assert post(olga="viewer", kim="owner").status_code == 302
     assert Membership.objects.get(user=olga).role == Role.VIEWER
+
+
+def test_tenant_with_many_members_is_saved_without_their_lines(browser, monkeypatch):
+    """Django refuses a form of more than 1,000 fields, and the lines of 2,000 members take 14 s."""
+    tenant = make_tenant("nlp")
+    member, *_ = (make_member(tenant) for _ in range(3))
+    address, form = f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus=4)
+    monkeypatch.setattr("tenants.admin.MAX_MEMBERS", 2)
+    page = browser.get(address).content.decode()
+    assert "3, too many for this page; edit them with the commands of gpusched member" in page
+    assert "memberships-" not in page
+    row = member.memberships.get()
+    lines = {"TOTAL_FORMS": 1, "INITIAL_FORMS": 1, "0-id": row.pk, "0-user": member.pk, "0-tenant": tenant.pk}
+    without = {name: value for name, value in form.items() if not name.startswith("memberships-")}
+    assert browser.post(address, without).status_code == 302
+    tenant.quota.refresh_from_db()
+    assert tenant.quota.max_gpus == 4
+    # The page was loaded when there were fewer members.
+    form = {**tenant_form(tenant), **{f"memberships-{name}": value for name, value in lines.items()}}
+    assert browser.post(address, {**form, "memberships-0-role": "owner"}).status_code == 302
+    assert member.memberships.get().role == Role.OWNER
