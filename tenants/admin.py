@@ -60,8 +60,17 @@ class UserForm(UserChangeForm, CurrentForm):  # type: ignore[misc]
         return cleaned
 
 
+class KeptWithJobs(Audited):
+    """An admin page of users or tenants, which cannot be deleted while jobs name them."""
+
+    def get_deleted_objects(self, objs: Iterable[Any], request: HttpRequest) -> Any:
+        """Show the jobs of each in one line. Django lists them all: 100,000 jobs take 12 s."""
+        jobs = [f"the jobs of {obj}" for obj in objs if obj.jobs.exists()]
+        return ([], {}, set(), jobs) if jobs else super().get_deleted_objects(objs, request)
+
+
 @admin.register(User)
-class UserAdmin(PlainUserAdmin, Audited):  # type: ignore[misc,type-arg]
+class UserAdmin(PlainUserAdmin, KeptWithJobs):  # type: ignore[misc,type-arg]
     form = UserForm
     readonly_fields = ("last_login",)
     add_form = UserCreationForm
@@ -195,7 +204,7 @@ MAX_MEMBERS = 100
 
 
 @admin.register(Tenant)
-class TenantAdmin(Audited):
+class TenantAdmin(KeptWithJobs):
     list_display = ("name", "display_name", "weight", "tier", "max_gpus", "guaranteed_gpus")
     search_fields = ("name", "display_name")
     inlines = (QuotaInline, MembershipInline)
