@@ -49,5 +49,19 @@ def resume_after_clock_step() -> None:
         execute(_FORGET, {"now": now, "functions": _functions()})
 
 
+# django-q2 keeps all of them. A cycle can fail each second, and a row has several KB.
+KEPT_FAILURES = 100
+_DROP_FAILURES = """
+    DELETE FROM django_q_task WHERE id IN (
+        SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY func ORDER BY stopped DESC) AS number
+                          FROM django_q_task WHERE NOT success) f WHERE f.number > %s)
+"""
+
+
+def drop_old_failures() -> int:
+    """Delete all but the latest failures of each task. Return how many."""
+    return execute(_DROP_FAILURES, [KEPT_FAILURES])
+
+
 def _functions() -> list[str]:
     return [f"scheduling.worker.tasks.{name}" for name in EVERY_MINUTES]

@@ -19,7 +19,7 @@ from scheduling.cycle import run as cycles
 from scheduling.history import learning
 from scheduling.reservations import recurrence
 from scheduling.whatif import forecasting
-from scheduling.worker import chores, leadership, thermal_moves
+from scheduling.worker import chores, housekeeping, leadership, thermal_moves
 from tenants.auth.page_access import drop_expired_sessions
 
 # A standby waits this long in one task. It is longer than most ticks, so that the next task is there, and shorter than
@@ -77,6 +77,7 @@ def learn() -> int:
 def drop_old() -> int:
     return (
         missing_users.drop_old()
+        + housekeeping.drop_old_failures()
         + idempotency.drop_old_keys()
         + drop_expired_sessions()
         + execute(

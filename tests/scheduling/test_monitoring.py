@@ -169,6 +169,17 @@ class TestReady:
             for n in range(times):
                 save_task({**task, "id": f"{name}{n}", "started": now, "stopped": now, "result": 1}, None)
         assert housekeeping.task_ages().keys() == {"drop_old", "mend"}
+
+    def test_latest_failures_of_each_task_stay(self, monkeypatch):
+        """A task that fails each second would fill the disk."""
+        monkeypatch.setattr(housekeeping, "KEPT_FAILURES", 2)
+        for name, times in (("cycle", 5), ("drop_old_jobs", 1)):
+            for number in range(times):
+                ended(name, number, success=False)
+        ended("cycle", 9)
+        tasks.drop_old()
+        kept = set(Task.objects.values_list("id", flat=True))
+        assert kept == {"cycle0False", "cycle1False", "cycle9True", "drop_old_jobs0False"}
         assert Task.objects.count() < 10
 
     def test_not_ready_without_a_database(self, monkeypatch):
