@@ -199,6 +199,15 @@ class TestTokens:
         assert not ApiToken.objects.exists()
         assert browser(make_user(admin=True)).post("/tokens/", {"name": "x", "scopes": ["admin"]}).status_code == 200
 
+    def test_page_lists_the_newest_tokens(self, member, monkeypatch):
+        """20,000 of them take 5 s."""
+        monkeypatch.setattr("frontend.pages.tokens.view.MAX_LISTED", 1)
+        client, note = browser(member), "this list ends after the newest 1"
+        for name, has_note in (("tablet", False), ("desktop", True)):
+            client.post("/tokens/", {"name": name, "scopes": ["read"]})
+            assert (note in text_of(client.get("/tokens/"))) == has_note
+        assert "tablet" not in text_of(client.get("/tokens/"))
+
     def test_user_revokes_only_own_tokens(self, nlp, member):
         browser(member).post("/tokens/", {"name": "laptop", "scopes": ["read"]})
         token = ApiToken.objects.get()

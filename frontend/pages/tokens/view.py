@@ -20,6 +20,8 @@ _SCOPES = (
     (Scope.ADMIN, "admin: do what only admins can"),
 )
 _EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("", "never"))
+# Each `gpusched login` adds one: a script that logs in has thousands.
+MAX_LISTED = 200
 
 
 class TokenForm(forms.Form):
@@ -47,12 +49,13 @@ def tokens(request: HttpRequest, identity: Identity) -> HttpResponse:
             identity.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
         )
         form = TokenForm(identity.is_admin)
+    newest = ApiToken.objects.filter(user_id=identity.user_id).select_related("tenant")[: MAX_LISTED + 1]
+    listed = [_represent(token) for token in newest]
     context = {
         "form": form,
         "secret": secret,
-        "tokens": [
-            _represent(token) for token in ApiToken.objects.filter(user_id=identity.user_id).select_related("tenant")
-        ],
+        "tokens": listed[:MAX_LISTED],
+        "max_listed": MAX_LISTED if len(listed) > MAX_LISTED else None,
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
     response = show(request, identity, "tokens/page.html", context, status=400 if form.errors else 200)
