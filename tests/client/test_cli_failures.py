@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,3 +236,17 @@ def test_ctrl_c_while_the_modules_load_prints_nothing(
     with pytest.raises(SystemExit) as end:
         main.main()
     assert (end.value.code, *capfd.readouterr()) == (130, "", "")
+
+
+@pytest.mark.parametrize("file", ["[{command: [a]}]", "[{command: [a]}, {command: [b]}]"])
+def test_interrupted_submit_notes_that_it_may_have_been_accepted(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "send", interrupted)
+    (tmp_path / "jobs.yaml").write_text(file)
+    result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
+    assert "may have accepted it; see: gpusched ps" in result.stderr
+    assert result.exit_code == 130
