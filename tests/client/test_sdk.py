@@ -78,6 +78,19 @@ def test_async_client_behaves_like_the_blocking_one(server: FakeServer) -> None:
     asyncio.run(scenario())
 
 
+def test_async_client_works_in_one_event_loop_after_another(server: FakeServer) -> None:
+    """A connection belongs to the loop that opened it."""
+    server.on("GET", "/jobs/42", Answer(200, job()))
+    client = AsyncClient(server.url)
+
+    async def read() -> list[int]:
+        return [(await client.get(42)).id, (await client.get(42)).id]
+
+    assert [asyncio.run(read()) for _ in range(3)] == [[42, 42]] * 3
+    assert len({request.client_port for request in server.requests}) == 3
+    asyncio.run(client.close())
+
+
 def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer) -> None:
     """It took 30 s, the usual time for an answer."""
     is_over = threading.Event()

@@ -1,7 +1,6 @@
 """The connection of a client to its server: send calls, repeat them while that is safe, and read lists page by page."""
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
@@ -53,7 +52,8 @@ class AsyncConnection:
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
         self._transport = transport
-        self._client, self._process_id = self._connect(), os.getpid()
+        self._client = self._connect()
+        self._owner: object = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,9 +69,12 @@ class AsyncConnection:
 
     @property
     def _http(self) -> httpx.AsyncClient:
-        """The HTTP client of this process: two processes on the connections of one would read each other's answers."""
-        if self._process_id != os.getpid():
-            self._client, self._process_id = self._connect(), os.getpid()
+        """The HTTP client, which keeps connections open: a new one in another process or event loop. Two processes on
+        the same connections would read each other's answers."""
+        owner = wire.owner(self._client)
+        if self._owner not in (None, owner):
+            self._client = self._connect()
+        self._owner = owner
         return self._client
 
     def _connect(self) -> httpx.AsyncClient:

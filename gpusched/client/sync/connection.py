@@ -1,7 +1,6 @@
 # Written from gpusched/client/aio/connection.py by `make client`: edit that file, not this one.
 """The connection of a client to its server: send calls, repeat them while that is safe, and read lists page by page."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +53,8 @@ class Connection:
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
         self._transport = transport
-        self._client, self._process_id = self._connect(), os.getpid()
+        self._client = self._connect()
+        self._owner: object = None
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +68,12 @@ class Connection:
 
     @property
     def _http(self) -> httpx.Client:
-        """The HTTP client of this process: two processes on the connections of one would read each other's answers."""
-        if self._process_id != os.getpid():
-            self._client, self._process_id = self._connect(), os.getpid()
+        """The HTTP client, which keeps connections open: a new one in another process or event loop. Two processes on
+        the same connections would read each other's answers."""
+        owner = wire.owner(self._client)
+        if self._owner not in (None, owner):
+            self._client = self._connect()
+        self._owner = owner
         return self._client
 
     def _connect(self) -> httpx.Client:

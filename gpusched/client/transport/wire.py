@@ -1,6 +1,7 @@
 """The border to httpx: turn a Call into a request, and a failure into a NoResponse."""
 
 import inspect
+import os
 import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -46,6 +47,16 @@ def _options(config: Config) -> dict[str, Any]:
         raise Invalid(f"{tls.CA_FILE}: {error}") from error
     timeout = httpx.Timeout(_READ_SECONDS, connect=_NEXT_SECONDS) if "," in config.url else TIMEOUT
     return {"headers": headers, "timeout": timeout, "verify": verify, "trust_env": not is_local(config.url)}
+
+
+def owner(http: httpx.Client | httpx.AsyncClient) -> tuple[int, object]:
+    """Return to what connections that are opened now belong: to this process, and of an async client to the running
+    event loop."""
+    if isinstance(http, httpx.Client):
+        return os.getpid(), None
+    import asyncio
+
+    return os.getpid(), asyncio.get_running_loop()
 
 
 def request(call: Call[Any], address: str) -> dict[str, Any]:
