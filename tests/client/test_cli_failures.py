@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -135,9 +135,9 @@ def test_wrong_usage_exits_2_without_a_request(server: FakeServer, args: list[st
 
 def test_format_of_lists_is_refused_for_an_object_before_a_request(full: FakeServer) -> None:
     """Else a second try would submit a second job, and a new token or password would be lost."""
-    refused = []
+    refused, tree = [], cast("Any", command)
     for name, args in COMMANDS.items():
-        words = 2 if args[1:] and args[1] in getattr(command.commands[args[0]], "commands", ()) else 1
+        words = 2 if args[1:] and args[1] in getattr(tree.commands[args[0]], "commands", ()) else 1
         full.requests.clear()
         if call(full.url, *args[:words], "-o", "csv", *args[words:]).exit_code == 2:
             assert full.requests == [], name
