@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import httpx
 import pytest
 
 from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors
+from gpusched.client.aio import connection
 from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer
-from gpusched.client.transport import polling
+from gpusched.client.transport import polling, wire
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.explain import Simulation
 from gpusched.protocol.rest.jobs import Log
@@ -89,6 +91,26 @@ def test_async_client_works_in_one_event_loop_after_another(server: FakeServer) 
     assert [asyncio.run(read()) for _ in range(3)] == [[42, 42]] * 3
     assert len({request.client_port for request in server.requests}) == 3
     asyncio.run(client.close())
+
+
+def test_async_client_works_after_many_cancelled_calls(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """httpcore does not free a connection whose request is cancelled in certain steps of the event loop."""
+    server.on("GET", "/jobs/42", Answer(200, job()))
+    monkeypatch.setattr(connection, "_MAX_INTERRUPTED", 1)
+    options, limits = wire._options, {"limits": httpx.Limits(max_connections=1)}
+    monkeypatch.setattr(wire, "_options", lambda config: {**options(config), **limits})
+
+    async def scenario() -> None:
+        async with AsyncClient(server.url) as client:
+            for steps in range(40):
+                call = asyncio.create_task(client.get(42))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+                await asyncio.wait_for(client.get(42), 5)
+
+    asyncio.run(scenario())
 
 
 def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer) -> None:

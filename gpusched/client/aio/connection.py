@@ -27,6 +27,8 @@ from gpusched.protocol.rest.jobs import Page
 P = ParamSpec("P")
 T = TypeVar("T")
 _MAX_PER_PAGE = 1000
+# Begin with new connections after this many interrupted requests: httpx has 100 at most.
+_MAX_INTERRUPTED = 50
 
 
 class AsyncConnection:
@@ -54,6 +56,7 @@ class AsyncConnection:
         self._transport = transport
         self._client = self._connect()
         self._owner: object = None
+        self._interrupted = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,6 +114,12 @@ class AsyncConnection:
             return await self._http.request(**wire.request(call, address))
         except httpx.RequestError as error:
             return wire.lost(error, address)
+        except BaseException:
+            # If it was cancelled at certain moments, httpcore has lost the connection.
+            self._interrupted += 1
+            if self._interrupted % _MAX_INTERRUPTED == 0:
+                self._client = self._connect()
+            raise
 
     async def _items(self, call: Call[Page[T]], limit: int | None = None, *, is_sized: bool = False) -> list[T]:
         """Return up to `limit` items (None: all), from as many pages as needed. `is_sized`: the call has a `limit`

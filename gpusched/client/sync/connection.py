@@ -28,6 +28,8 @@ from gpusched.protocol.rest.jobs import Page
 P = ParamSpec("P")
 T = TypeVar("T")
 _MAX_PER_PAGE = 1000
+# Begin with new connections after this many interrupted requests: httpx has 100 at most.
+_MAX_INTERRUPTED = 50
 
 
 class Connection:
@@ -55,6 +57,7 @@ class Connection:
         self._transport = transport
         self._client = self._connect()
         self._owner: object = None
+        self._interrupted = 0
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +113,12 @@ class Connection:
             return self._http.request(**wire.request(call, address))
         except httpx.RequestError as error:
             return wire.lost(error, address)
+        except BaseException:
+            # If it was cancelled at certain moments, httpcore has lost the connection.
+            self._interrupted += 1
+            if self._interrupted % _MAX_INTERRUPTED == 0:
+                self._client = self._connect()
+            raise
 
     def _items(self, call: Call[Page[T]], limit: int | None = None, *, is_sized: bool = False) -> list[T]:
         """Return up to `limit` items (None: all), from as many pages as needed. `is_sized`: the call has a `limit`
