@@ -108,6 +108,7 @@ def test_table_of_commands_is_complete() -> None:
         ["submit", "--label", "x", "--", "true"],
         ["ps", "-o", "xml"],
         ["why", "42", "-o", "csv"],
+        ["task", "wait", "17", "18", "-o", "json"],
         ["quota", "--max-gpus", "4"],
         ["quota", "nlp", "--max-gpus", "few"],
         ["quota", "nlp", "--guaranteed-gpus", "none"],

@@ -87,6 +87,8 @@ def wait(
     gpusched task wait 17
     gpusched task wait 17 18 19 -o jsonl
     """
+    if form is Format.JSON and len(task_ids) > 1:
+        raise typer.BadParameter("json is for one task; use jsonl", param_hint="--output")
     has_failed = False
     with connect(ctx) as client:
         for task in client.wait_tasks(task_ids, timeout):
