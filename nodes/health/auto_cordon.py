@@ -3,14 +3,18 @@ one, or until an admin uncordons the node.
 
 A shared defect (a driver, a file server) must not take all nodes out of service: at most a tenth of the nodes, but at
 least one, are cordoned like this at a time. A lost or rebooted node does not count as a fault: it has its own reason. A
-fault of a GPU does not count either: only that GPU is taken out of service."""
+fault of a GPU does not count either: only that GPU is taken out of service.
+
+A node whose disk has become read-only can start no job: it is cordoned until the disk can be written again."""
 
 import logging
 from collections.abc import Iterable
 
 from gpusched.json_log import job_fields
 from gpusched.lib.db.locks import Lock
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import as_json, query
+from gpusched.protocol.agent_messages import NodeFacts
+from gpusched.protocol.findings import READ_ONLY_DISK
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon
@@ -65,6 +69,18 @@ def cordon_faulty(node_ids: Iterable[int]) -> None:
         cordon.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
+def has_read_only_disk(facts: NodeFacts | None) -> bool:
+    return facts is not None and any(hint.check == READ_ONLY_DISK for hint in facts.hints)
+
+
+def cordon_read_only(node_ids: Iterable[int]) -> None:
+    """Cordon those of these nodes that are open. All of them, since jobs fail on each."""
+    rows = query("SELECT name FROM nodes_node WHERE id = ANY(%s) AND intent = 'open' ORDER BY id", [sorted(node_ids)])
+    for node in rows:
+        logger.warning("node %s is cordoned: its disk is read-only", node["name"], extra={"node": node["name"]})
+        cordon.set_intent(node["name"], NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}its disk became read-only")
+
+
 # `held`: the number of cordons including this one. Devices that are out of service keep the node cordoned.
 _DUE = f"""
     SELECT n.name, h.held FROM nodes_node n
@@ -77,16 +93,15 @@ _DUE = f"""
                      - make_interval(mins => least(%(longest)s, %(first)s * 2 ^ least(h.held - 1, 20))::int)
        AND NOT EXISTS (SELECT 1 FROM nodes_device d WHERE d.node_id = n.id
                           AND d.health IN ('degraded', 'lost') AND NOT {IS_REPLACED})
+       AND NOT n.hints @> %(read_only)s::jsonb
      ORDER BY n.id FOR NO KEY UPDATE OF n
 """
 
 
 def uncordon_due() -> int:
     """Open cordoned nodes whose time is over and that are well. Inside a transaction. Return how many."""
-    due = query(
-        _DUE,
-        {"note": AUTO_CORDON_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
-    )
+    times = {"days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES}
+    due = query(_DUE, {"note": AUTO_CORDON_NOTE, "read_only": as_json([{"check": READ_ONLY_DISK}]), **times})
     for node in due:
         message = "node %s is open again; it was cordoned %d times"
         logger.warning(message, node["name"], node["held"], extra={"node": node["name"]})

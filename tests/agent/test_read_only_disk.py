@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.agent.host import doctor
 from gpusched.agent.rank_files import rank_dir
 from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.ranks.launcher import Launcher
+from gpusched.agent.ranks.ranks import Ranks
+from gpusched.protocol.agent_messages import Stop
+from gpusched.protocol.findings import READ_ONLY_DISK
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.agent.mounts import mount
@@ -31,3 +36,46 @@ def test_rank_on_a_read_only_disk_is_alive_and_can_be_stopped(agent: Agent, cont
         eventually(lambda: not is_alive(pid), 10, "the end of the process")
     finally:
         subprocess.run(["umount", "-l", str(journal.ranks)], check=True)
+
+
+def test_doctor_reports_a_read_only_disk(tmp_path: Path) -> None:
+    """An error of ext4 leaves its mount options and `access` as they are: the kernel refuses each write."""
+    image, place = tmp_path / "image", tmp_path / "place"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    mount("-o", "loop", image, place)
+    try:
+        assert doctor._disk(place).check == "disk"
+        mount("-o", "remount,abort", place)
+        finding = doctor._disk(place)
+        assert (finding.check, finding.level) == (READ_ONLY_DISK, "fail")
+        assert finding.next_step
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_failure_that_repeats_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server repeats an order with each heartbeat: one that fails filled the log."""
+    journal = Journal(tmp_path, rank_dir.boot_id())
+    ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "n")
+    errors = iter(
+        [OSError(30, "Read-only"), OSError(30, "Read-only"), OSError(28, "No space"), None, OSError(30, "Read-only")]
+    )
+
+    def fail(*_: object) -> None:
+        if error := next(errors):
+            raise error
+
+    monkeypatch.setattr(journal, "stop", fail)
+    for _ in range(5):
+        ranks.apply([Stop(key="1.1.0", reason="cancelled")])
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.partition("(")[2] for message in messages] == [
+        "30, 'Read-only')",
+        "28, 'No space')",
+        "30, 'Read-only')",
+    ]

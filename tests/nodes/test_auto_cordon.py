@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 from django.utils import timezone
+from msgspec import structs
 
-from gpusched.protocol.agent_messages import Ended, Reading, Xid
+from gpusched.protocol.agent_messages import Ended, Hint, Reading, Xid
 from gpusched.protocol.states import NodeIntent
 from jobs.actions import job_actions
 from jobs.models import Job
@@ -234,3 +235,20 @@ class TestTheWayBack:
         cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         self.pass_minutes(2000)
         assert (tasks.mend(), cordon_notes()) == (0, {node.name: "new disk"})
+
+
+def test_node_with_a_read_only_disk_is_cordoned_until_it_can_be_written(user, tenant):
+    """A job that is placed there cannot start, and one that ends there is not reported."""
+    [node] = labelled()
+    hint = Hint(check="read_only_disk", level="fail", says="the disk of /var is read-only")
+    node.sync(facts=structs.replace(node.facts(), hints=[hint]))
+    assert cordon_notes() == {node.name: "held after its disk became read-only"}
+    waiting = submit(user, tenant, node_selector={"only": node.name})
+    run_cycle()
+    assert Job.objects.get(pk=waiting).state == "pending"
+    Incident.objects.update(since=F("since") - timedelta(days=2))
+    auto_cordon.uncordon_due()
+    assert list(cordon_notes()) == [node.name]
+    node.sync(facts=node.facts())
+    auto_cordon.uncordon_due()
+    assert cordon_notes() == {}

@@ -51,9 +51,9 @@ _LOST = (
     " gpusched-agent doctor. If the node is gone for good, remove it.",
 )
 _AUTO_CORDONED = (
-    "its faults ended jobs of different users, so the system holds it",
-    "The system releases it after a time that doubles with each hold, if it is online and no GPU of it is degraded or"
-    " lost. You can also release it now.",
+    "the system holds it, because its faults ended jobs of different users, or its disk is read-only",
+    "The system releases it after a time that doubles with each hold, if it is online, its disk can be written and no"
+    " GPU of it is degraded or lost. You can also release it now.",
     "release",
 )
 _BY_INTENT = {
@@ -70,7 +70,7 @@ def problems(node: Mapping[str, Any], since: Since) -> list[Row]:
 
 
 def is_auto_cordoned(node: Mapping[str, Any]) -> bool:
-    """Return whether the system cordoned the node for its faults."""
+    """Return whether the system cordoned the node for its faults or its disk."""
     return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(AUTO_CORDON_NOTE))
 
 

@@ -1,7 +1,9 @@
 """`gpusched-agent doctor`: check everything that the agent needs of its machine and its server, and change nothing."""
 
+import errno
 import os
 import pwd
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +26,15 @@ from gpusched.agent.isolation import cgroup_base, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
 from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Hint
-from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
+from gpusched.protocol.findings import (
+    FAIL,
+    MAX_SKEW_SECONDS,
+    OK,
+    READ_ONLY_DISK,
+    SOME_SKEW_SECONDS,
+    WARN,
+    Finding,
+)
 from gpusched.proxies import ProxyError
 
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
@@ -174,10 +184,13 @@ def _cgroup(settings: Config, unit: Service | None) -> Finding:
 
 def _disk(directory: Path) -> Finding:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if not os.access(existing, os.W_OK):
+    if not os.access(existing, os.W_OK) and not _is_read_only(existing):
         return Finding(
             "disk", FAIL, f"{existing} cannot be written", "run the agent as its owner, or choose --data-dir"
         )
+    if _is_read_only(existing):
+        sentence = f"the disk of {existing} is read-only: no job can start, and no end of a job is reported"
+        return Finding(READ_ONLY_DISK, FAIL, sentence, "look for its error in the kernel's log, and reboot the node")
     usage = os.statvfs(existing)
     free_mb = usage.f_bavail * usage.f_frsize >> 20
     step = f"free space on the disk of {existing}"
@@ -187,6 +200,16 @@ def _disk(directory: Path) -> Finding:
     return Finding(
         "disk", WARN if free_mb < FEW_FREE_MB else OK, f"{free_mb} MiB free", step if free_mb < FEW_FREE_MB else ""
     )
+
+
+def _is_read_only(directory: Path) -> bool:
+    """Return True if the kernel has made the disk read-only. After an error of ext4 neither its mount options nor
+    `access` show that, so create a file, without a name."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return False
+    except OSError as error:
+        return error.errno == errno.EROFS
 
 
 def _identity(directory: Path) -> Identity | None:

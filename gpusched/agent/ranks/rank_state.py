@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ class RankState:
     log_pause: float = 0.0
     scope: str = ""  # of its processes; empty until it is read
     devices: frozenset[str] = frozenset()
+    failures: dict[str, str] = field(default_factory=dict)  # what could not be done to it, and the error
 
     @property
     def is_log_complete(self) -> bool:

@@ -73,6 +73,12 @@ class Ranks:
             fields = job_fields(int(directory.name.partition(".")[0]) for directory in prepared)
             logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error, extra=fields)
 
+    def _log_failure(self, rank: RankState, action: str, error: Exception) -> None:
+        """Log what is tried again and again once, and anew if the error changes."""
+        if rank.failures.get(action) != repr(error):
+            logger.error("%s cannot be %s, trying again: %r", rank.key, action, error, extra=self._about(rank.key))
+        rank.failures[action] = repr(error)
+
     def _about(self, key: str) -> dict[str, Any]:
         return rank_fields(key, self._node)
 
@@ -93,7 +99,7 @@ class Ranks:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except Exception as error:  # noqa: BLE001
             # A full disk: nothing was started. The agent reports it once it can write to the disk again.
-            logger.error("%s cannot be prepared, trying again: %r", order.key, error, extra=self._about(order.key))
+            self._log_failure(rank, "prepared", error)
             rank.refused_at = rank.refused_at or time.monotonic()
             if time.monotonic() - rank.refused_at > PREPARE_SECONDS:
                 detail = f"it cannot be prepared: {error}"[:500]
@@ -123,8 +129,9 @@ class Ranks:
             return
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
+            rank.failures.pop("stopped", None)
         except Exception as error:  # noqa: BLE001 - as in `inspect`
-            logger.error("%s cannot be stopped, trying again: %r", order.key, error, extra=self._about(order.key))
+            self._log_failure(rank, "stopped", error)
         self.inspect(order.key)
 
     def limit(self, changed: Iterable[Limit]) -> None:
@@ -196,9 +203,10 @@ class Ranks:
             rank.started = None if started is None else self._with_devices(rank, started)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
             launch_span.end(rank, self._node)
+            rank.failures.pop("read", None)
         except Exception as error:  # noqa: BLE001
             # A full disk, or files that a job has written: trouble with one rank must not end the agent of all.
-            logger.error("%s cannot be read, trying again: %r", key, error, extra=self._about(key))
+            self._log_failure(rank, "read", error)
         return (rank.started, rank.ended) != previous
 
     def inspect_all(self) -> bool:
@@ -228,7 +236,7 @@ class Ranks:
             try:
                 self._journal.drop(rank.key)
             except Exception as error:  # noqa: BLE001 - as in `inspect`
-                logger.error("%s cannot be dropped, trying again: %r", rank.key, error, extra=self._about(rank.key))
+                self._log_failure(rank, "dropped", error)
             else:
                 self.table.drop(rank.key)
 
