@@ -13,7 +13,7 @@ def before_restore(database_url: str) -> Callable[[], int]:
     """Note the latest id of the database that will be replaced, if it has any: a restored backup may be restored again,
     or an earlier one. Return `skip_ids`, to be called after the restore."""
     with psycopg.connect(database_url) as connection:
-        [name] = connection.execute("SELECT to_regclass('public.jobs_job_id_seq')").fetchone() or [None]
+        [name] = connection.execute("SELECT to_regclass('jobs_job_id_seq')").fetchone() or [None]
         [last] = (name and connection.execute("SELECT last_value FROM jobs_job_id_seq").fetchone()) or [0]
     return partial(skip_ids, database_url, int(last))
 

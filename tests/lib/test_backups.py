@@ -96,6 +96,21 @@ def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: st
         assert connection.execute("SELECT id FROM people").fetchall() == [(1,)]
 
 
+def test_tables_in_a_schema_of_their_own_are_backed_up_and_restored(database_url: str, tmp_path: Path) -> None:
+    """In a schema of the user's name, which PostgreSQL uses before `public`, everything worked but the backup."""
+    url = make_conninfo(database_url, options="-c search_path=own")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA own")
+        with pytest.raises(backups.BackupError, match="the database is empty"):
+            backups.back_up(tmp_path, url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("CREATE TABLE jobs_job (id bigserial PRIMARY KEY); INSERT INTO jobs_job DEFAULT VALUES")
+        file = backups.back_up(tmp_path, url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("INSERT INTO jobs_job VALUES (7); CREATE TABLE newer (id bigint REFERENCES jobs_job)")
+        assert backups.restore(file, tmp_path, url, before_restore) == 1
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'own'").fetchall()
+        assert tables == [("jobs_job",)]
+
+
 def test_older_programs_on_the_path_give_way_to_the_embedded_ones(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,15 +25,16 @@ from gpusched.lib.process.children import die_with_parent
 
 DUMP, KEY = "database.dump", "secret_key"
 # All tables and views, also those that a backup lacks: a newer version, or single sign-on, has added them since. Their
-# foreign keys would keep those of the backup from being replaced.
+# foreign keys would keep those of the backup from being replaced. They are in `public`, or in the schema of the user's
+# own name if there is one.
 _DROP = """
 DO $$
 DECLARE statements text;
 BEGIN
-    SELECT string_agg(format('DROP %s IF EXISTS public.%I CASCADE',
-                             CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname), '; ')
+    SELECT string_agg(format('DROP %s IF EXISTS %I.%I CASCADE',
+                             CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, current_schema(), relname), '; ')
       INTO statements FROM pg_class c
-     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v') AND NOT EXISTS (
+     WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind IN ('r', 'p', 'v') AND NOT EXISTS (
            SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e');
     IF statements IS NOT NULL THEN EXECUTE statements; END IF;
 END $$;
@@ -109,7 +110,7 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
 def _require_tables(url: str) -> None:
     """Refuse an empty database: its backup would replace the one that matters."""
     with psycopg.connect(url) as connection:
-        found = connection.execute("SELECT 1 FROM pg_class WHERE relnamespace = 'public'::regnamespace LIMIT 1")
+        found = connection.execute("SELECT 1 FROM pg_tables WHERE schemaname = current_schema() LIMIT 1")
         is_empty = found.fetchone() is None
     if is_empty:
         step = "check GPUSCHED_DATABASE_URL and GPUSCHED_DATA_DIR"
