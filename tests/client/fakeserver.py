@@ -38,11 +38,11 @@ Route = Callable[[Request], Answer] | Answer
 class FakeServer:
     """`routes` maps ("GET", "/api/v1/jobs/42") to an Answer or a function; `default` is for all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.routes: dict[tuple[str, str], Route] = {}
         self.default: Route = problem(404, "not_found", "there is no such thing, or you may not see it", "check the id")
         self.requests: list[Request] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()

@@ -148,6 +148,25 @@ def test_mcp_sends_each_message_once(
     assert len(other.requests) == 2
 
 
+def test_mcp_waits_for_a_server_that_restarts(
+    closed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An update of the server failed the calls of agents, while all other commands waited for it."""
+    restarted: list[FakeServer] = []
+
+    def restart(seconds: float) -> None:
+        restarted.append(FakeServer(int(closed.rpartition(":")[2])))
+        restarted[0].default = Answer(200, {"jsonrpc": "2.0", "id": 1, "result": {}})
+
+    monkeypatch.setattr("time.sleep", restart)
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}) + "\n"))
+    monkeypatch.setattr("sys.argv", ["gpusched", "--url", closed, "mcp"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    restarted[0].close()
+    assert json.loads(capsys.readouterr().out)["result"] == {}
+
+
 def test_mcp_goes_on_after_a_line_that_is_not_utf8(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

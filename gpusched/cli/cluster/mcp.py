@@ -1,8 +1,10 @@
 """The command `mcp`: connect an AI agent's MCP client, which speaks over standard input and output, to the server."""
 
 import io
+import itertools
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from gpusched.protocol.addresses import Addresses
 
 _VERSION = "io.modelcontextprotocol/protocolVersion"
+_PAUSE_SECONDS = 0.5
 _PARSE_ERROR, _INTERNAL_ERROR = -32700, -32603
 
 
@@ -65,19 +68,23 @@ def _answer(http: "httpx.Client", addresses: "Addresses", line: str) -> Any:
 
 
 def _post(http: "httpx.Client", addresses: "Addresses", content: bytes, headers: dict[str, str]) -> "httpx.Response":
-    """Send a message to the first address that can be reached. Never send it twice: it may be a write."""
+    """Send a message to the first address that can be reached, and wait for a server that restarts. Never send it
+    twice: it may be a write."""
     import httpx
 
-    from gpusched.client.transport.retries import is_away
+    from gpusched.client.transport.retries import RETRY_TIMEOUT_SECONDS, is_away
 
-    for number in range(1, len(addresses) + 1):
+    ends_at = time.monotonic() + RETRY_TIMEOUT_SECONDS
+    for number in itertools.count(1):
         address = addresses.current
         try:
             response = http.post(f"{address}/mcp", content=content, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             addresses.move_on(address)
-            if number == len(addresses):
-                raise
+            if number % len(addresses) == 0:
+                if time.monotonic() >= ends_at:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
         except httpx.HTTPError:
             addresses.move_on(address)  # for the next message
             raise
