@@ -203,21 +203,28 @@ async def _keep_listening(notifications: socket.socket, nodes: dict[str, Node]) 
                 messages.append(notifications.recv(4096))
         keys: dict[str, set[str]] = {}
         for text in messages:
-            ranks, _, key = _notified_directory(text).rpartition("/")
+            directory, end = _notification(text)
+            ranks, _, key = directory.rpartition("/")
             keys.setdefault(ranks, set()).add(key)
+            if end is not None and ranks in nodes:
+                nodes[ranks].ranks.unwritten_ends[key] = end
         for ranks, notified in keys.items():
             if ranks in nodes:
                 nodes[ranks].notify(notified)
 
 
-def _notified_directory(text: bytes) -> str:
-    """Return the directory in a notification; empty if no supervisor sent it: a job of the agent's user can write here,
-    too."""
+def _notification(text: bytes) -> tuple[str, dict[str, Any] | None]:
+    """Return the directory in a notification, and an end that its supervisor cannot write. The directory is empty if no
+    supervisor sent it: a job of the agent's user can write here, too."""
     try:
-        directory = json.loads(text)
+        match json.loads(text):
+            case str() as directory:
+                return directory, None
+            case [str() as directory, dict() as end]:
+                return directory, end
     except (ValueError, RecursionError):
-        return ""
-    return directory if isinstance(directory, str) else ""
+        pass
+    return "", None
 
 
 def log_startup(sentence: str) -> None:

@@ -1,10 +1,12 @@
 """A disk that the kernel has made read-only after an error: what runs on it is known, and can be stopped."""
 
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gpusched.agent import processes
 from gpusched.agent.host import doctor
 from gpusched.agent.rank_files import rank_dir
 from gpusched.agent.ranks.journal import Journal
@@ -12,7 +14,7 @@ from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.findings import READ_ONLY_DISK
-from tests.agent.conftest import Agent
+from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.mounts import mount
 from tests.processes import is_alive
@@ -79,3 +81,29 @@ def test_failure_that_repeats_is_logged_once(
         "28, 'No space')",
         "30, 'Read-only')",
     ]
+
+
+def test_end_on_a_read_only_disk_is_reported(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """A06: the job kept its GPUs, and was charged for them, until the node's reboot."""
+    image = tmp_path / "image"
+    agent.directory.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    mount("-o", "loop", image, agent.directory)
+    try:
+        ending = control.run("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; exit 3")
+        stopped = control.run("sleep", "600", job=2)
+        agent.start()
+        for key in (ending, stopped):
+            control.start_of(key)
+        mount("-o", "remount,abort", agent.directory)
+        (tmp_path / "go").touch()
+        assert control.end_of(ending).exit_code == 3
+        control.stop(stopped)
+        assert control.end_of(stopped).reason == "cancelled"
+    finally:
+        agent.kill()
+        strays = [pid for scope in agent.scopes() for pid in processes.strays(scope)]
+        processes.signal_all([*supervisors(agent.directory), *strays], signal.SIGKILL)
+        subprocess.run(["umount", "-l", str(agent.directory)], check=True)

@@ -189,7 +189,7 @@ def _disk(directory: Path) -> Finding:
             "disk", FAIL, f"{existing} cannot be written", "run the agent as its owner, or choose --data-dir"
         )
     if _is_read_only(existing):
-        sentence = f"the disk of {existing} is read-only: no job can start, and no end of a job is reported"
+        sentence = f"the disk of {existing} is read-only: no job can start"
         return Finding(READ_ONLY_DISK, FAIL, sentence, "look for its error in the kernel's log, and reboot the node")
     usage = os.statvfs(existing)
     free_mb = usage.f_bavail * usage.f_frsize >> 20

@@ -26,6 +26,7 @@ import json
 import os
 import struct
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,15 +109,20 @@ def _write_over(directory: Directory, spare: str, name: str, fact: dict[str, Any
     return True
 
 
-def write_in_the_end(directory: Directory, name: str, fact: dict[str, Any]) -> None:
+def write_in_the_end(
+    directory: Directory, name: str, fact: dict[str, Any], on_read_only: Callable[[], None] = lambda: None
+) -> None:
     """Write the file, and retry until it is written; the process holds the rank meanwhile. Otherwise, on a full disk, a
-    job that ended well would count as lost and run again. Without the directory, give up."""
+    job that ended well would count as lost and run again. Without the directory, give up. `on_read_only`: called while
+    the disk is read-only."""
     while True:
         try:
             return write_surely(directory, name, fact)
-        except OSError:
+        except OSError as error:
             if not os.path.exists(directory):
                 return None
+            if error.errno == errno.EROFS:
+                on_read_only()
             time.sleep(1.0)
 
 

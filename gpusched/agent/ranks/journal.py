@@ -214,8 +214,11 @@ class Journal:
         """Return the end from its file; None if there is none or it is invalid.
 
         The supervisor that wrote it may be newer than this agent, after a downgrade."""
-        if (fact := rank_dir.read(self.ranks / key, rank_dir.EXIT)) is None:
-            return None
+        fact = rank_dir.read(self.ranks / key, rank_dir.EXIT)
+        return None if fact is None else self.end_of(key, fact)
+
+    def end_of(self, key: str, fact: dict[str, Any]) -> Ended | None:
+        """Return the end that a supervisor has noted; None if it is invalid."""
         fields = {name: value for name, value in fact.items() if name in Ended.__struct_fields__}
         try:
             ended = msgspec.convert({**fields, "key": key, "seconds_ago": self._seconds_ago(fact)}, Ended)

@@ -35,6 +35,7 @@ class RankState:
     log_pause: float = 0.0
     scope: str = ""  # of its processes; empty until it is read
     devices: frozenset[str] = frozenset()
+    stop_reason: str = ""  # of the latest order to stop
     failures: dict[str, str] = field(default_factory=dict)  # what could not be done to it, and the error
 
     @property

@@ -44,6 +44,7 @@ class Ranks:
         self._node = node
         self._log_max_bytes = log_max_bytes
         self.table = RankTable()
+        self.unwritten_ends: dict[str, dict[str, Any]] = {}  # by key; their supervisors find the disk read-only
         for key in journal.on_disk():
             rank = self.table.add(key)
             rank.limit_version, rank.signalled = (
@@ -127,6 +128,7 @@ class Ranks:
         rank = self.table.add(order.key)
         if rank.ended:
             return
+        rank.stop_reason = order.reason
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
             rank.failures.pop("stopped", None)
@@ -200,6 +202,10 @@ class Ranks:
         try:
             rank.read_at = time.monotonic()
             started, ended, rank.is_alive = self._journal.inspect(key)
+            if ended is None and (fact := self.unwritten_ends.pop(key, None)) is not None:
+                ended = self._journal.end_of(key, fact)
+                if ended and ended.reason == EndReason.AGENT_STOPPED and rank.stop_reason:
+                    ended = replace(ended, reason=rank.stop_reason)  # its supervisor cannot know the order
             rank.started = None if started is None else self._with_devices(rank, started)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
             launch_span.end(rank, self._node)

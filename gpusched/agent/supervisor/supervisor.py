@@ -282,7 +282,9 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "exit_class": exit_class,
         **clock,
     }
-    rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
+    rank_dir.write_in_the_end(
+        rank.directory, rank_dir.EXIT, fact, lambda: notify(rank.socket_path, rank.directory, fact)
+    )
     notify(rank.socket_path, rank.directory)
 
 
