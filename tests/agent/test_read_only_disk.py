@@ -1,5 +1,6 @@
 """A disk that the kernel has made read-only after an error: what runs on it is known, and can be stopped."""
 
+import errno
 import signal
 import subprocess
 from pathlib import Path
@@ -107,3 +108,20 @@ def test_end_on_a_read_only_disk_is_reported(agent: Agent, control: Control, tmp
         strays = [pid for scope in agent.scopes() for pid in processes.strays(scope)]
         processes.signal_all([*supervisors(agent.directory), *strays], signal.SIGKILL)
         subprocess.run(["umount", "-l", str(agent.directory)], check=True)
+
+
+@pytest.mark.parametrize(("number", "calls"), [(errno.EIO, 1), (errno.EROFS, 1), (errno.ENOSPC, 0)])
+def test_end_is_sent_while_a_broken_disk_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, calls: int
+) -> None:
+    errors = [OSError(number, "no write")]
+
+    def write(*_: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(rank_dir, "write_surely", write)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    sent: list[bool] = []
+    rank_dir.write_in_the_end(tmp_path, rank_dir.EXIT, {}, lambda: sent.append(True))
+    assert len(sent) == calls

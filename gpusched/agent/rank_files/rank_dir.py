@@ -110,19 +110,19 @@ def _write_over(directory: Directory, spare: str, name: str, fact: dict[str, Any
 
 
 def write_in_the_end(
-    directory: Directory, name: str, fact: dict[str, Any], on_read_only: Callable[[], None] = lambda: None
+    directory: Directory, name: str, fact: dict[str, Any], on_broken_disk: Callable[[], None] = lambda: None
 ) -> None:
     """Write the file, and retry until it is written; the process holds the rank meanwhile. Otherwise, on a full disk, a
-    job that ended well would count as lost and run again. Without the directory, give up. `on_read_only`: called while
-    the disk is read-only."""
+    job that ended well would count as lost and run again. Without the directory, give up. `on_broken_disk`: called
+    after each error that more space does not end, as of a read-only disk."""
     while True:
         try:
             return write_surely(directory, name, fact)
         except OSError as error:
             if not os.path.exists(directory):
                 return None
-            if error.errno == errno.EROFS:
-                on_read_only()
+            if error.errno not in FULL:
+                on_broken_disk()
             time.sleep(1.0)
 
 
