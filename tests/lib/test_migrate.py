@@ -54,3 +54,17 @@ def test_migrate_refuses_a_database_that_lacks_an_own_migration_and_has_an_unkno
             call_command("migrate", verbosity=0)
     finally:
         execute("UPDATE django_migrations SET app = 'serving' WHERE app = 'x'")
+
+
+def test_a_migrated_database_needs_nothing_also_if_it_is_of_a_newer_version(later, monkeypatch):
+    monkeypatch.setattr(migrate, "are_current", lambda: False)  # its views are the newer ones
+    assert not migrate.is_needed()
+    execute("DELETE FROM django_migrations WHERE name = '9999_later'")
+    assert migrate.is_needed()
+    monkeypatch.undo()
+    assert not migrate.is_needed()
+    execute("UPDATE django_migrations SET app = 'x' WHERE app = 'serving'")
+    try:
+        assert migrate.is_needed()
+    finally:
+        execute("UPDATE django_migrations SET app = 'serving' WHERE app = 'x'")

@@ -120,7 +120,7 @@ def test_worker_waits_for_the_database_and_its_tables(tmp_path: Path, cluster: s
         try:
             wait_for(lambda: "waiting for the database: " in printed.read_text(), 30, "the wait for the database")
             connection.execute(f"CREATE DATABASE {name}")
-            wait_for(lambda: "its tables are missing, run `migrate`" in printed.read_text(), 30, "the wait for tables")
+            wait_for(lambda: "its tables are missing or outdated" in printed.read_text(), 30, "the wait for tables")
         finally:
             worker.terminate()
             worker.wait(10)

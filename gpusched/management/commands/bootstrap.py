@@ -57,7 +57,7 @@ class Command(BaseCommand):
 def _is_migration_needed() -> bool:
     try:
         migrate.require_usable()
-        return migrate.is_needed(connection)
+        return migrate.is_needed()
     except OperationalError as error:
         place = f" at {host}" if (host := connection.settings_dict["HOST"]) else ""
         raise CommandError(f"cannot use the database{place}: {error}; check GPUSCHED_DATABASE_URL") from error

@@ -12,14 +12,14 @@ import django_q.pusher
 import django_q.worker
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django_q.conf import Conf
-from psycopg.errors import UndefinedTable
 
 from gpusched import tracing
 from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 from gpusched.lib.process.task_cluster import ClusterEnded, wait_for_cluster
+from gpusched.management.commands import migrate
 from scheduling.worker import leadership
 from scheduling.worker.clock_steps import DatabaseClock
 
@@ -60,22 +60,19 @@ class Command(BaseCommand):
                 stopping.set()
 
     def _await_tables(self) -> None:
-        """Wait for the database and its tables: in containers, the process that creates them may start later."""
-        from django_q.models import Schedule
-
+        """Wait for the database and its migrations: in containers, the process that runs them may start later."""
         missing = ""
         while True:
             previous = missing
             try:
-                Schedule.objects.exists()
-                return
+                if not migrate.is_needed():
+                    connection.close()  # before the cluster forks
+                    return
+                missing = "its tables are missing or outdated, run `migrate`"
             except DatabaseError as error:
-                if is_outage(error):
-                    missing = summary(error)
-                elif isinstance(error.__cause__, UndefinedTable):
-                    missing = "its tables are missing, run `migrate`"
-                else:
+                if not is_outage(error):
                     raise
+                missing = summary(error)
             if missing != previous:
                 self.stderr.write(f"waiting for the database: {missing}")
             time.sleep(_PAUSE_SECONDS)
