@@ -155,11 +155,14 @@ class _Search:
             return
         self._next_start.pop(position, None)
         slot = self._changed.get(position, self.unbooked.slots[position])
-        is_full = self._lacks_devices(slot)
+        node = self.bookings.nodes.get(slot.node.id)
+        until = self.at + self.seconds
+        is_full = self._lacks_devices(slot, 0)
+        if not is_full and node is not None:
+            is_full = self._lacks_devices(slot, node.number_booked(slot.free, self.at, until))
         if not is_full:
             slot = self._narrowed(position)
-            node = self.bookings.nodes.get(slot.node.id)
-            if node is not None and (start := node.next_start(self.at + self.seconds)) is not None:
+            if node is not None and (start := node.next_start(until)) is not None:
                 self._next_start[position] = start
         ranks = [0] * len(self.counts) if is_full else ranks_on(self.unbooked, slot, self.shape)
         for counts, count in zip(self.counts.values(), ranks, strict=True):
@@ -176,14 +179,13 @@ class _Search:
         booked: Collection[int] = node.booked_devices(self.at, until).union(devices)
         slot = slot.copy_without(booked, {id: kind for id, kind in slot.kind_of.items() if id not in booked})
         slot.cpu_milli, slot.memory_mb = slot.cpu_milli - cpu_milli, slot.memory_mb - memory_mb
-        if not self._lacks_devices(slot):
-            node.narrow_amounts(slot, self.at, until)
+        node.narrow_amounts(slot, self.at, until)
         return slot
 
-    def _lacks_devices(self, slot: NodeSlot) -> bool:
+    def _lacks_devices(self, slot: NodeSlot, booked: int) -> bool:
         """Return whether a node has fewer free devices than the smallest rank needs: CPU and memory do not matter
-        then."""
-        return slot.free_count < self._fewest_gpus and not (slot.shared and self.shape.share_mb is not None)
+        then. `booked`: of the free devices."""
+        return slot.free_count - booked < self._fewest_gpus and not (slot.shared and self.shape.share_mb is not None)
 
     def _booked(self, node_id: int) -> tuple[tuple[int, int], list[int]]:
         return self.bookings.nodes[node_id].booked_at(self.at, self.bookings.remaining_on(node_id))
