@@ -34,11 +34,10 @@ class BookedNode:
     """
 
     __slots__ = (
-        "_bits",
         "_cpu_milli",
+        "_devices",
         "_first_devices",
         "_load",
-        "_masks",
         "_memory_mb",
         "_taken",
         "_window_starts",
@@ -62,9 +61,8 @@ class BookedNode:
         self._window_starts = [start for start, _, _ in self._windows]
         # The devices of the first windows, for each number of them; filled as far as needed.
         self._first_devices: list[frozenset[int]] = [frozenset()]
-        # Of each booked device a bit, and of each booking its start, its end and the bits of its devices.
-        self._bits: dict[int, int] = {}
-        self._masks: list[tuple[float, float, int]] = []
+        # The start, the end and the devices of each booking; filled when it is first needed.
+        self._devices: list[tuple[float, float, frozenset[int]]] = []
         self.starts = list(dict.fromkeys(self._window_starts))
         self._load = load
         # What the cycle has taken before the capacity at each start was needed.
@@ -127,16 +125,18 @@ class BookedNode:
     def number_booked(self, free: Mapping[int, Sequence[int]], at: float, until: float) -> int:
         """Return how many of these devices are booked at a moment, or from a start after it and before `until`. `free`:
         as in NodeSlot."""
-        if not self._masks:
-            self._fill_masks()
-        booked = 0
-        for start, end, mask in self._masks:
+        if not self._devices:
+            bookings = [(booking.starts_at, booking.ends_at, rank) for booking, rank in self.active] + self._windows
+            self._devices = [
+                (start, end, frozenset([hold.device_id for hold in rank.holds])) for start, end, rank in bookings
+            ]
+        booked: set[int] = set()
+        for start, end, device_ids in self._devices:
             if start >= until:
                 break
             if end > at:
-                booked |= mask
-        bits = self._bits
-        return booked and sum([bool(bits.get(id, 0) & booked) for ids in free.values() for id in ids])
+                booked |= device_ids
+        return sum([len(booked.intersection(ids)) for ids in free.values()]) if booked else 0
 
     def booked_at(self, at: float, remaining: Sequence[Amount]) -> tuple[Amount, list[int]]:
         """Return the CPU and memory, and the devices, of the bookings that are active at a moment. `remaining`: what
@@ -154,14 +154,6 @@ class BookedNode:
             cpu_milli, memory_mb = cpu_milli + amount[0], memory_mb + amount[1]
             devices += [hold.device_id for hold in rank.holds]
         return (cpu_milli, memory_mb), devices
-
-    def _fill_masks(self) -> None:
-        bookings = [(booking.starts_at, booking.ends_at, rank) for booking, rank in self.active]
-        for start, end, rank in [*bookings, *self._windows]:
-            mask = 0
-            for hold in rank.holds:
-                mask |= self._bits.setdefault(hold.device_id, 1 << len(self._bits))
-            self._masks.append((start, end, mask))
 
     def _settled(self) -> list[int]:
         """Return the CPU that is free at each start, and compute the memory as well."""

@@ -157,9 +157,9 @@ class _Search:
         slot = self._changed.get(position, self.unbooked.slots[position])
         node = self.bookings.nodes.get(slot.node.id)
         until = self.at + self.seconds
-        is_full = self._lacks_devices(slot, 0)
-        if not is_full and node is not None:
-            is_full = self._lacks_devices(slot, node.number_booked(slot.free, self.at, until))
+        is_full = self._lacks_devices(slot, 0) or (
+            node is not None and self._lacks_devices(slot, node.number_booked(slot.free, self.at, until))
+        )
         if not is_full:
             slot = self._narrowed(position)
             if node is not None and (start := node.next_start(until)) is not None:
