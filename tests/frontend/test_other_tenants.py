@@ -82,7 +82,7 @@ class TestHiddenTenants:
         [[job_id]] = rows("SELECT id FROM jobs_job")
         client.force_login(anna)
         page = client.get(f"/nodes/{agent.name}/").content.decode()
-        assert "a process that gpusched did not start uses it" in page and "the system holds it" in page
+        assert "a process that gpusched did not start uses it" in page and "the system holds it, because" in page
         [row] = feed.rows("nodes", [ours.pk]).values()
         assert (row["intent_note"], row["devices"][0]["health"]) == ("held after 2 node faults", "foreign")
         [row] = feed.rows("nodes", None).values()

@@ -184,13 +184,13 @@ def _cgroup(settings: Config, unit: Service | None) -> Finding:
 
 def _disk(directory: Path) -> Finding:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if not os.access(existing, os.W_OK) and not _is_read_only(existing):
-        return Finding(
-            "disk", FAIL, f"{existing} cannot be written", "run the agent as its owner, or choose --data-dir"
-        )
     if _is_read_only(existing):
         sentence = f"the disk of {existing} is read-only: no job can start"
         return Finding(READ_ONLY_DISK, FAIL, sentence, "look for its error in the kernel's log, and reboot the node")
+    if not os.access(existing, os.W_OK):
+        return Finding(
+            "disk", FAIL, f"{existing} cannot be written", "run the agent as its owner, or choose --data-dir"
+        )
     usage = os.statvfs(existing)
     free_mb = usage.f_bavail * usage.f_frsize >> 20
     step = f"free space on the disk of {existing}"

@@ -23,8 +23,6 @@ from gpusched.management.commands import migrate
 from scheduling.worker import leadership
 from scheduling.worker.clock_steps import DatabaseClock
 
-_PAUSE_SECONDS = 1.0
-
 
 class Command(BaseCommand):
     help = "Run a background worker: scheduling cycles, or housekeeping."
@@ -75,7 +73,7 @@ class Command(BaseCommand):
                 missing = summary(error)
             if missing != previous:
                 self.stderr.write(f"waiting for the database: {missing}")
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(migrate.PAUSE_SECONDS)
 
 
 class _Cluster(django_q.cluster.Cluster):  # type: ignore[misc]
