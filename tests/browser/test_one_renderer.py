@@ -13,10 +13,14 @@ pytestmark = pytest.mark.browser
 # Logs, charts and notices are fetched.
 _REGIONS = "[data-live][data-view]:not([data-view=bell], [data-view=job-log], [data-view=job-gpus])"
 _TEXTS = f"""() => Object.fromEntries([...document.querySelectorAll("{_REGIONS}")].map((region) => [
-  region.dataset.view, region.innerText || region.querySelector("canvas")?.parentElement.getAttribute("aria-label") || "",
+  `${{region.dataset.view}} ${{region.id}}`,
+  region.innerText || region.querySelector("canvas")?.parentElement.getAttribute("aria-label") || "",
 ]))"""
-# Ages, waits and GPU-hours (two decimals) grow in the meantime, and readings and times of cycles change every second.
-_CHANGING = re.compile(r"just now|(in )?\b[\d.]+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b")
+# Ages, waits and GPU-hours (two decimals) grow in the meantime. Readings, times of cycles and the number of connections
+# to the database, "of 100", change every second.
+_CHANGING = re.compile(
+    r"just now|\b\d+ of 100\b|(in )?\b[\d.]+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b"
+)
 
 
 class HeldSocket:
