@@ -132,6 +132,7 @@ class AgentHub:
             await self._answer_individually(batch)
         else:
             for waiting, answer in zip(batch, answers, strict=True):
+                self._inbox.acknowledge(waiting.link.node_id, answer)
                 self._deliver(waiting.link, answer)
 
     async def _answer_individually(self, batch: list[QueuedMessage[AgentLink]]) -> None:

@@ -2,17 +2,17 @@
 
 A message has the full state of its agent, except for readings, which are sent once, and facts, sent once per
 connection. So while the database is unreachable, a newer message replaces the older ones: their readings are dropped
-and their facts retained. A report is dropped only if a newer message repeats it, as agents do until it is
-acknowledged."""
+and their facts retained. A report is dropped only if it is acknowledged or a newer message repeats it: agents repeat a
+report until it is acknowledged, and report a start no more once its rank has ended."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from gpusched.protocol.agent_messages import Report, Sync
+from gpusched.protocol.agent_messages import Desired, Ended, Started, Sync
 from nodes.ranks import agent_clock
 
 MAX_PER_NODE = 4
@@ -25,6 +25,7 @@ class Sender(Protocol):
 
 
 S = TypeVar("S", bound=Sender)
+ReportId = tuple[type[Started] | type[Ended], str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Inbox(Generic[S]):
     def __init__(self) -> None:
         # In the order in which the first message of each node came.
         self._by_node: dict[int, list[QueuedMessage[S]]] = {}
+        # Reports acknowledged while messages of their node wait.
+        self._acknowledged: dict[int, set[ReportId]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_node.values()))
@@ -62,7 +65,7 @@ class Inbox(Generic[S]):
         """Keep a message. Return False, and keep nothing, if the queue would have to drop a report."""
         waiting = [*self._by_node.get(link.node_id, ()), QueuedMessage(at, link, message, at)]
         if len(waiting) > MAX_PER_NODE:
-            waiting = _merged(waiting)
+            waiting = _merged(waiting, self._acknowledged.get(link.node_id, set()))
         if len(waiting) > MAX_PER_NODE:
             return False
         self._by_node[link.node_id] = waiting
@@ -72,8 +75,16 @@ class Inbox(Generic[S]):
         """Remove and return messages of the nodes that have waited longest: about `maximum`, and all of each node."""
         messages: list[QueuedMessage[S]] = []
         while self._by_node and len(messages) < maximum:
-            messages += self._by_node.pop(next(iter(self._by_node)))
+            node_id = next(iter(self._by_node))
+            messages += self._by_node.pop(node_id)
+            self._acknowledged.pop(node_id, None)
         return messages
+
+    def acknowledge(self, node_id: int, answer: Desired) -> None:
+        """Note the reports that an answer acknowledges: messages that wait need not be kept for them."""
+        if node_id in self._by_node:
+            reports = {(Started, key) for key in answer.started} | {(Ended, key) for key in answer.acknowledged}
+            self._acknowledged.setdefault(node_id, set()).update(reports)
 
     def put_back(self, messages: Iterable[QueuedMessage[S]]) -> None:
         """Queue messages again that could not be written, before newer ones."""
@@ -81,7 +92,8 @@ class Inbox(Generic[S]):
         for entry in messages:
             by_node.setdefault(entry.link.node_id, []).append(entry)
         for node_id, waiting in by_node.items():
-            by_node[node_id] = _merged([*waiting, *self._by_node.pop(node_id, ())])
+            acknowledged = self._acknowledged.get(node_id, set())
+            by_node[node_id] = _merged([*waiting, *self._by_node.pop(node_id, ())], acknowledged)
         self._by_node = {**by_node, **self._by_node}
 
     @property
@@ -90,22 +102,25 @@ class Inbox(Generic[S]):
         return min((waiting[0].since for waiting in list(self._by_node.values())), default=None)
 
 
-def _merged(waiting: Sequence[QueuedMessage[S]]) -> list[QueuedMessage[S]]:
-    """Return the newest message, preceded by older ones, without readings, whose reports no newer one repeats."""
+def _merged(waiting: Sequence[QueuedMessage[S]], acknowledged: Set[ReportId]) -> list[QueuedMessage[S]]:
+    """Return the newest message, preceded by older ones, without readings, that have a report which is neither
+    acknowledged nor repeated by a newer one."""
     *older, newest = waiting
     retained = [newest]
-    repeated = _report_ids(newest.message)
+    repeated = acknowledged | _reported(newest.message)
     for entry in reversed(older):
         message = entry.message
         if message.facts is not None and retained[0].message.facts is None:
             retained[0] = dataclasses.replace(retained[0], message=replace(retained[0].message, facts=message.facts))
-        if _report_ids(message) - repeated:
+        if any((type(report), report.key) not in repeated for report in message.reports):
             retained.insert(0, dataclasses.replace(entry, message=replace(message, readings=[], facts=None)))
-            repeated |= _report_ids(message)
+            repeated |= _reported(message)
         else:
             retained[0] = dataclasses.replace(retained[0], since=entry.since)
     return retained
 
 
-def _report_ids(message: Sync) -> set[tuple[type[Report], str]]:
-    return {(type(report), report.key) for report in message.reports}
+def _reported(message: Sync) -> set[ReportId]:
+    """Return what a message reports. The report of an end includes the start."""
+    ends = {(Started, report.key) for report in message.reports if isinstance(report, Ended)}
+    return ends | {(type(report), report.key) for report in message.reports}

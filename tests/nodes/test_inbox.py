@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.protocol.agent_messages import Ended, NodeFacts, Reading, Report, Started, Sync
+from gpusched.protocol.agent_messages import Desired, Ended, NodeFacts, Reading, Report, Started, Sync
 from nodes.agents.inbox import MAX_PER_NODE, Inbox, QueuedMessage
 
 FACTS = NodeFacts(hostname="h", boot_id="b", agent_version="0", cpu_cores=1, memory_mb=1)
@@ -59,6 +59,27 @@ def test_message_is_refused_if_it_would_displace_a_report():
     messages = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 2)]
     assert messages == [True] * MAX_PER_NODE + [False] * 2
     assert names(inbox.pop(99)) == {(Ended, f"{seq}.1.0") for seq in range(MAX_PER_NODE)}
+
+
+def test_ranks_that_start_and_end_at_once_do_not_fill_the_queue():
+    """Else the server closes the connection of an agent with ten short jobs a second."""
+    inbox, agent = Inbox[Agent](), Agent()
+    for seq in range(100):
+        ends: list[Report] = [ended(f"{n}.1.0") for n in range(seq)]
+        assert inbox.put(0.0, agent, sync(seq, reports=[*ends, Started(key=f"{seq}.1.0", at=AT, pid=1)]))
+    assert len(inbox) <= MAX_PER_NODE
+    assert names(inbox.pop(99)) >= {(Ended, f"{n}.1.0") for n in range(99)} | {(Started, "99.1.0")}
+
+
+def test_acknowledged_reports_do_not_fill_the_queue():
+    inbox, agent = Inbox[Agent](), Agent()
+    inbox.put(0.0, agent, sync(0, reports=[ended("0.1.0")]))
+    for seq in range(1, 100):
+        assert inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")]))
+        inbox.acknowledge(agent.node_id, Desired(acknowledged=[f"{seq}.1.0"]))
+    assert names(inbox.pop(99)) >= {(Ended, "0.1.0")}
+    messages = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 1)]
+    assert messages == [True] * MAX_PER_NODE + [False], "what was acknowledged before does not count"
 
 
 def test_newer_message_that_repeats_reports_replaces_the_older():
