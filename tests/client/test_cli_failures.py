@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gpusched.cli import main
+from gpusched.cli.terminal import group
 from gpusched.client import Client
 from gpusched.client.transport import polling, retries
 from tests.client.answers import TASK
@@ -251,3 +252,13 @@ def test_interrupted_submit_notes_that_it_may_have_been_accepted(
     result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
     assert "may have accepted it; see: gpusched ps" in result.stderr
     assert result.exit_code == 130
+
+
+def test_command_of_another_scheduler_is_answered_with_ours(server: FakeServer) -> None:
+    """`squeue` and `stop` are spelled like `queue` and `top`, which are not what their user wants."""
+    listed = call(server.url, "--help").stdout
+    for name, ours in group._OURS.items():
+        result = call(server.url, name, "42")
+        assert (result.exit_code, f"\n  {ours} " in listed) == (2, True)
+        assert result.stderr.endswith(f"No such command '{name}'. Did you mean '{ours}'?\n")
+    assert call(server.url, "node", "jobs").stderr.endswith("No such command 'jobs'.\n")

@@ -10,12 +10,33 @@ from typer.core import TyperGroup
 from gpusched.cli.terminal import messages, progress
 
 T = TypeVar("T")
+# Commands of Slurm and of container tools, and the command here for the same work. Typer suggests by similar spelling.
+_OURS = {
+    "sbatch": "submit",
+    "srun": "run",
+    "exec": "run",
+    "salloc": "lease",
+    **dict.fromkeys(("jobs", "job", "list", "ls", "status", "get", "squeue"), "ps"),
+    **dict.fromkeys(("show", "describe", "inspect", "scontrol", "sprio"), "why"),
+    **dict.fromkeys(("stop", "kill", "delete", "rm", "scancel"), "cancel"),
+    **dict.fromkeys(("log", "tail", "attach"), "logs"),
+    **dict.fromkeys(("gpus", "sinfo"), "nodes"),
+    "port-forward": "forward",
+    "sacct": "history",
+    "sreport": "usage",
+    "sshare": "share",
+}
 
 
 class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with report_failures():
             return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if ctx.parent is None and args[0] not in self.commands and (ours := _OURS.get(args[0])):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {ours!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
