@@ -10,7 +10,7 @@ from gpusched.cli.jobs import arrays, extend, forward, jobs, queue, signal, subm
 from gpusched.cli.notifications import notify
 from gpusched.cli.reservations import lease, reserve
 from gpusched.cli.serving import endpoints, tasks
-from gpusched.cli.tenants import audit, billing, members, secrets, tenants, tokens, users
+from gpusched.cli.tenants import audit, billing, logout, members, secrets, tenants, tokens, users
 from gpusched.cli.terminal import messages
 from gpusched.cli.terminal.group import group
 from gpusched.cli.terminal.session import Globals, connect
@@ -120,4 +120,5 @@ app.add_typer(members.app, name="member")
 app.add_typer(tokens.app, name="token")
 app.add_typer(secrets.app, name="secret")
 app.command()(tokens.login)
+app.command()(logout.logout)
 app.command()(version)

@@ -134,8 +134,9 @@ COMMANDS: dict[str, list[str]] = {
     "version": ["version", "--server"],
 }
 
-# The first needs no server; the others read messages or rules first (tests/e2e/test_mcp.py, tests/client/test_watch.py).
-OFFLINE = {"simulate", "mcp", "watch"}
+# The first needs no server; the others read messages, rules or the config file first (tests/e2e/test_mcp.py,
+# tests/client/test_watch.py, tests/client/test_cli_logout.py).
+OFFLINE = {"simulate", "mcp", "watch", "logout"}
 # This runs until it is stopped, if it does not fail.
 ENDLESS = {"forward": ["forward", "42", "0:8888"]}
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, Token
 
 app = group("Create, list and revoke API tokens.")
+LOGIN_NAME = "gpusched login on"  # the start of the names of tokens that `login` creates
 
 _COLUMNS: "tuple[Column[Token], ...]" = (
     Column("ID", lambda t: t.id),
@@ -159,7 +160,7 @@ def _log_in(client: "Client", username: str, password: str, *, is_from_stdin: bo
 
     from gpusched.client.errors import NotPermitted
 
-    name = f"gpusched login on {platform.node()}"
+    name = f"{LOGIN_NAME} {platform.node()}"
     try:
         return client.login(username, password, name).token
     except NotPermitted as error:
