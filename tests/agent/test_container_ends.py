@@ -72,10 +72,10 @@ def test_rank_does_not_end_while_the_daemon_is_down(
     """A34: its devices are offered only when the daemon says that the container is gone."""
     start()
     key = waiting(control, tmp_path)
+    container = docker.only()
     docker.is_away = True
     os.kill(control.start_of(key).pid, 9)
     (tmp_path / "go").touch()
-    container = docker.only()
     eventually(lambda: not is_alive(container.pid) or container.code is not None, 10, "the container to end")
     call_count = len(docker.calls)
     eventually(lambda: len(docker.calls) > call_count + 2, 30, "the daemon to be asked again")
@@ -90,6 +90,7 @@ def test_container_removed_with_its_client_is_a_node_fault(
 ) -> None:
     start()
     key = waiting(control, tmp_path)
+    docker.only()
     docker.is_away = True
     os.kill(control.start_of(key).pid, 9)
     docker._rm(["rm", *docker.containers])

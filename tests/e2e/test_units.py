@@ -70,7 +70,11 @@ def test_units_together_schedule_a_job(tmp_path: Path) -> None:
         for name in ("cycles", "housekeeping"):
             units.enter_context(running(f"gpusched-{name}.service", environment))
         # Both notice that the database runs.
-        [file] = [word for word in manage("backup", environment).split() if word.endswith(".tar")]
+        (data / "backups").mkdir()
+        (data / "backups" / "gpusched-20200101T000000Z.tar").touch()
+        [backup] = commands("gpusched-backup.service", "ExecStart")
+        subprocess.run([*backup, "--keep", "1"], cwd=ROOT, env=environment, check=True, timeout=120)
+        [file] = map(str, (data / "backups").glob("*.tar"))
         assert "gpusched is running" in manage("restore", environment, file, code=1)
         assert "gpusched is running" in manage("database", environment, code=1)
         client = units.enter_context(

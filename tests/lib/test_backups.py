@@ -55,6 +55,25 @@ def test_backup_is_unpacked_by_the_python_of_debian_12(tmp_path: Path, monkeypat
     assert not (tmp_path / "outside").exists()
 
 
+def test_older_backups_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    """The one just made remains, even if the clock was ahead when the others were made."""
+    names = [f"gpusched-2030010{day}T000000Z.tar" for day in range(1, 6)]
+    others = ["gpusched-20300101T000000Z.tar.gpg", "gpusched-old.tar", "backup.tar"]
+    for name in [*names, *others]:
+        (tmp_path / name).touch()
+    deleted = backups.remove_older(tmp_path / names[0], 3)
+    assert {file.name for file in deleted} == {names[1], names[2]}
+    assert {file.name for file in tmp_path.iterdir()} == {names[0], *names[3:], *others}
+    assert backups.remove_older(tmp_path / names[0], 3) == []
+    backups.remove_older(tmp_path / names[0], 1)
+    assert {file.name for file in tmp_path.iterdir()} == {names[0], *others}
+
+
+def test_number_of_kept_backups_is_at_least_one() -> None:
+    with pytest.raises(CommandError, match="--keep must be at least 1"):
+        call_command("backup", "--keep", "0")
+
+
 def test_file_that_is_no_backup_is_named(tmp_path: Path) -> None:
     with pytest.raises(backups.BackupError, match=r"a\.tar is not a backup of gpusched"):
         backups.restore(write_tar(tmp_path / "a.tar", {backups.KEY: "key"}), tmp_path, "", lambda url: lambda: 0)

@@ -19,7 +19,7 @@ from gpusched.lib.process.systemd import Installation, notify_ready, server_unit
 
 NAMES = {
     "gpusched.target", "gpusched-database.service", "gpusched-web.service", "gpusched-cycles.service",
-    "gpusched-housekeeping.service",
+    "gpusched-housekeeping.service", "gpusched-backup.service", "gpusched-backup.timer",
 }  # fmt: skip
 # A newer key than that of systemd 252, which ignores it.
 IGNORED = re.compile("Unknown key (name )?'DelegateSubgroup'")
@@ -75,7 +75,8 @@ def test_units_have_an_order_and_a_readiness(programs: Path) -> None:
     units = server_units(Installation(programs))
     assert set(units) == NAMES
     [wanted] = re.findall("^Wants=(.*)", units["gpusched.target"], re.M)
-    assert {"gpusched.target", *wanted.split()} == NAMES  # to enable and start the target is enough
+    # To enable and start the target is enough. The timer starts the backup.
+    assert {"gpusched.target", *wanted.split(), "gpusched-backup.service"} == NAMES
     assert "Type=notify" in units["gpusched-database.service"]
     web = units["gpusched-web.service"]
     assert [re.findall(r"(\w+)$", line.split("=")[0])[0] for line in re.findall(r"^Exec.*", web, re.M)] == [

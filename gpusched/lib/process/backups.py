@@ -40,6 +40,7 @@ BEGIN
 END $$;
 """
 _LAST = "last_backup.json"
+_FILES = f"gpusched-{'[0-9]' * 8}T{'[0-9]' * 6}Z.tar"
 _UNFINISHED, _LOCK = "unfinished-", "lock"
 _NO_TLS = "\nThe embedded program has no TLS; if the database requires it, install PostgreSQL's client programs"
 # The variable of each keyword of an address that has one.
@@ -73,6 +74,15 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
         give_to_owner(directory, target)
     _write(data_dir / _LAST, json.dumps({"at": now.isoformat(), "file": str(target.absolute())}))
     return target
+
+
+def remove_older(latest: Path, keep: int) -> list[Path]:
+    """Delete the backups in the directory of `latest`, except for that one and the `keep` - 1 latest others. Return
+    the deleted files. `latest` remains even if the clock was ahead when others were made."""
+    others = sorted(set(latest.parent.glob(_FILES)) - {latest}, reverse=True)
+    for file in others[keep - 1 :]:
+        file.unlink(missing_ok=True)
+    return others[keep - 1 :]
 
 
 def last_backup(data_dir: Path) -> tuple[datetime, Path] | None:

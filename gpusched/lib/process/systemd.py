@@ -54,11 +54,10 @@ Type={type}
 # Settings: NAME=value per line (docs/settings.md). Secrets belong here, not into units.
 EnvironmentFile=-{settings}
 Environment=GPUSCHED_DATA_DIR=/var/lib/gpusched PYTHONUNBUFFERED=1
-{commands}Restart=always
-RestartSec=1
+{commands}{restart}\
 # Stop the part only, which ends its own children: a worker whose children get the signal, too, waits for them for ever.
 KillMode=mixed
-TimeoutStartSec=300
+TimeoutStartSec={start_seconds}
 {hardening}"""
 _TARGET = """\
 # Written by `gpusched-server install`: starts and stops all parts of the server.
@@ -69,7 +68,22 @@ Wants={wants}
 [Install]
 WantedBy=multi-user.target
 """
-DATABASE = "gpusched-database.service"
+# systemd restarts no command that ends by itself, and its whole run counts as its start.
+_RESTART = "Restart=always\nRestartSec=1\n"
+DATABASE, BACKUP = "gpusched-database.service", "gpusched-backup.service"
+_KEPT_BACKUPS = 14
+_TIMER = """\
+# Written by `gpusched-server install`. To change it: systemctl edit gpusched-backup.timer
+[Unit]
+Description=gpusched daily backup
+PartOf=gpusched.target
+
+[Timer]
+OnCalendar=daily
+RandomizedDelaySec=1h
+# After a night without power.
+Persistent=true
+"""
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,10 @@ def server_units(where: Installation) -> dict[str, str]:
     for name in ("cycles", "housekeeping"):
         unit = f"gpusched-{name}.service"
         units[unit] = _unit(where, unit, name, [f"ExecStart={server} worker {name}"])
-    return {TARGET: _TARGET.format(wants=" ".join(units)), **units}
+    units["gpusched-backup.timer"] = _TIMER
+    target = _TARGET.format(wants=" ".join(units))
+    backup = [f"ExecStart={server} backup --keep {_KEPT_BACKUPS}"]
+    return {TARGET: target, **units, BACKUP: _unit(where, BACKUP, "backup", backup, type="oneshot")}
 
 
 def notify_ready() -> None:
@@ -132,6 +149,8 @@ def _unit(where: Installation, name: str, title: str, commands: list[str], type:
         mounts="".join(f"RequiresMountsFor={quoted(path)}\n" for path in where.writable),
         settings=SETTINGS,
         commands="".join(f"{command}\n" for command in commands),
+        restart="" if type == "oneshot" else _RESTART,
+        start_seconds="infinity" if type == "oneshot" else 300,
         hardening=_HARDENING.format(
             user=where.user, writable="".join(f"ReadWritePaths={quoted(path)}\n" for path in where.writable)
         ),

@@ -25,23 +25,33 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--into", type=Path, default=settings.DATA_DIR / "backups", help="directory of the file")
+        parser.add_argument("--keep", type=int, help="then delete all but so many of the latest backups there")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        keep = options["keep"]
+        if keep is not None and keep < 1:
+            raise CommandError("--keep must be at least 1")
         try:
             with _database() as url:
                 file = backups.back_up(settings.DATA_DIR, url, settings.SECRET_KEY, options["into"], datetime.now(UTC))
-                self._check_key(url)
+                is_usable = self._has_key(url)
+            deleted = backups.remove_older(file, keep) if keep and is_usable else []
         except (backups.BackupError, PostgresError, psycopg.Error, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{file} ({file.stat().st_size >> 10} KiB); copy it to another machine")
+        for older in deleted:
+            self.stdout.write(f"deleted {older}")
 
-    def _check_key(self, url: str) -> None:
+    def _has_key(self, url: str) -> bool:
+        """Return whether the secrets in the backup can be read with its key; otherwise warn."""
         with psycopg.connect(url) as database:
-            if not secrets.has_key(database):
-                self.stderr.write(
-                    "the backup has another key than the server, and its secrets cannot be read with it: set"
-                    " GPUSCHED_SECRET_KEY (or GPUSCHED_SECRET_KEY_FILE) as for the server, and make another one"
-                )
+            if secrets.has_key(database):
+                return True
+        self.stderr.write(
+            "the backup has another key than the server, and its secrets cannot be read with it: set"
+            " GPUSCHED_SECRET_KEY (or GPUSCHED_SECRET_KEY_FILE) as for the server, and make another one"
+        )
+        return False
 
 
 @contextmanager
