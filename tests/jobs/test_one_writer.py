@@ -21,6 +21,13 @@ _INSERT_JOB = re.compile(r'INSERT\s+INTO\s+(?:public\.)?"?jobs_job\b', re.IGNORE
 _INSERT_EVENT = re.compile(r'INSERT\s+INTO\s+(?:public\.)?"?jobs_jobevent\b', re.IGNORECASE)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nodes_of_this_module() -> Iterator[None]:
+    """To parse all code takes seconds, and what is parsed a lot of memory."""
+    yield
+    _nodes.cache_clear()
+
+
 def moves(sql: str) -> bool:
     """Return whether SQL sets a job's state."""
     return any(_UPDATE_JOB.match(part) and _SET_STATE.search(part) for part in _STATEMENT.split(sql))
@@ -66,8 +73,8 @@ def test_submit_and_materialize_alone_insert_jobs():
 
 def test_statements_are_built_when_their_modules_load():
     """No caller's value can become part of them: a function calls neither of the two."""
-    for file, _, node in _nodes(functions_only=True):
-        if isinstance(node, ast.Call):
+    for file, name, node in _nodes():
+        if name and isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             assert called not in (MOVE[1], INSERT[1]), f"{file}:{node.lineno}"
 
@@ -100,12 +107,11 @@ def _text(node: ast.AST) -> str:
     return "{}"
 
 
-def _nodes(*, functions_only: bool = False) -> Iterator[tuple[str, str, ast.AST]]:
-    """Yield every node of the server's code with its file and function; of strings only the outermost."""
-    for file in server_files():
-        for name, node in _walk(ast.parse((ROOT / file).read_text()), ""):
-            if name or not functions_only:
-                yield file, name, node
+@cache
+def _nodes() -> list[tuple[str, str, ast.AST]]:
+    """Return every node of the server's code with its file and function; of strings only the outermost."""
+    trees = ((file, ast.parse((ROOT / file).read_text())) for file in server_files())
+    return [(file, name, node) for file, tree in trees for name, node in _walk(tree, "")]
 
 
 def _walk(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
