@@ -8,11 +8,13 @@ from gpusched.lib.db.sql import prepared
 from jobs.listing.counts import WAITS, WEIGHT
 
 ORDER = "j.priority DESC, j.submitted_at, j.id"
-_AHEAD = f"{WEIGHT} * j.gpu_count::bigint"
+# A held job is ahead of no other, as in explanations: it starts only after its release.
+_JOBS = f"CASE WHEN j.state <> 'held' THEN {WEIGHT} ELSE 0 END"
+_GPUS = f"{_JOBS} * j.gpu_count::bigint"
 # Neither sorts nor adds up the jobs behind the last requested one.
 _POSITIONS = f"""
     SELECT id, before::bigint + 1 AS place, gpus_ahead::bigint FROM (
-        SELECT j.id, sum({WEIGHT}) OVER queue - {WEIGHT} AS before, sum({_AHEAD}) OVER queue - {_AHEAD} AS gpus_ahead
+        SELECT j.id, sum({_JOBS}) OVER queue - {_JOBS} AS before, sum({_GPUS}) OVER queue - {_GPUS} AS gpus_ahead
           FROM jobs_job j,
                (SELECT j.priority, j.submitted_at, j.id FROM jobs_job j WHERE j.id = ANY(%(ids)s)
                  ORDER BY j.priority, j.submitted_at DESC, j.id DESC LIMIT 1) last
@@ -24,6 +26,6 @@ _POSITIONS = f"""
 
 def queue_positions(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
     """Return {job: (position from 1, GPUs that the jobs before it request)} of the waiting ones. An array counts for
-    its waiting elements."""
+    its waiting elements. A held job has the position that it would have after its release."""
     rows = prepared(_POSITIONS, {"ids": sorted(job_ids)}) if job_ids else []
     return {row["id"]: (row["place"], row["gpus_ahead"]) for row in rows}

@@ -238,6 +238,19 @@ def test_queue_shows_when_its_first_jobs_start(user, tenant, full, monkeypatch):
     assert item["estimate"]["sentence"].startswith("starts between ")
 
 
+def test_held_job_is_ahead_of_no_other(user, tenant, full):
+    """In the queue as in an explanation: 32 held GPUs before a job looked like a long wait."""
+    jobs = [submit(user, tenant, gpu_count=4) for _ in range(4)]
+    for held in (jobs[0], jobs[2]):
+        call("POST", f"/api/v1/jobs/{held}/hold", make_token(user))
+    run_cycle()
+    items = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
+    places = [(item["position"] - 1, item["gpus_ahead"]) for item in items]
+    assert places == [(0, 0), (0, 0), (1, 4), (1, 4)]
+    explained = [explain(item["job_id"], user)["position"] for item in items]
+    assert [(position["jobs"], position["gpus"]) for position in explained] == places
+
+
 def _pretend_since(job_id, seconds):
     Job.objects.filter(pk=job_id).update(reason_since=timezone.now() - timedelta(seconds=seconds))
 

@@ -11,9 +11,9 @@ from gpusched.protocol.rest.jobs import Page, Reason
 
 
 class QueueItem(msgspec.Struct, kw_only=True):
-    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) count the jobs of all users.
-    `elements`: the number of an array's waiting elements, each of which counts as a job. `estimate_reason`: why there
-    is no estimate."""
+    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) count the jobs of all users,
+    except for held ones. `elements`: the number of an array's waiting elements, each of which counts as a job.
+    `estimate_reason`: why there is no estimate."""
 
     job_id: int
     position: int | None = None
