@@ -129,6 +129,9 @@ def test_concurrent_edit_is_not_overwritten(admin):
     assert patch(admin, {"online_percent": 30, "version": 0}).status_code == 412
     assert patch(admin, {"online_percent": 30, "version": 1}).status_code == 200
     assert patch(admin, {"online_percent": 40}, **{"If-Match": "*"}).status_code == 200
+    # As a proxy that compresses the answer passes the ETag on.
+    assert patch(admin, {"online_percent": 50}, **{"If-Match": f"W/{read(admin)['ETag']}"}).status_code == 200
+    assert patch(admin, {"online_percent": 60}, **{"If-Match": f"W/{etag}"}).status_code == 412
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,8 @@ def _is_bounded(part: int | float | str) -> bool:
 def if_match(request: Request, of: str, version: int | None = None) -> int | None:
     """Return the version that an edit expects, from the header, else from the body; None: any, as `*` (RFC 9110,
     13.1.1). 400 if the header is not an ETag of `of`."""
-    match = request.headers.get("If-Match", "").strip().strip('"')
+    # A proxy that compresses answers makes their ETags weak (nginx does). The version is the same in any encoding.
+    match = request.headers.get("If-Match", "").strip().removeprefix("W/").strip('"')
     if match in ("", "*"):
         return version
     if not (match.isascii() and match.isdigit()) or len(match) > 9:
