@@ -49,6 +49,7 @@ from gpusched.lib.web.websockets import closed_in_outages, bounded_output
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
 from serving.web import openai, serving
+from nodes.streams.heads_websocket import head_socket
 from nodes.streams.websocket import stream_socket
 
 
@@ -175,6 +176,7 @@ application = ProtocolTypeRouter(
                     [
                         path("ws/agent/", AgentConsumer.as_asgi()),
                         path("ws/jobs/<int:job_id>/stream", stream_socket),
+                        path("ws/heads/<int:node_id>", head_socket),
                         path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
                     ]
                 )

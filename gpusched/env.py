@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from gpusched import config_file, oidc
 from gpusched.config_file import SettingError as SettingError
 from gpusched.config_file import SettingsFile
+from gpusched.protocol import addresses
 from gpusched.protocol.states import FINAL
 
 PREFIX = "GPUSCHED_"
@@ -69,6 +70,7 @@ class Env:
     tls_agent_ca: str = _setting(
         "", "file of the authority whose certificates agents must have (mutual TLS); empty: they need none"
     )
+    heads: str = _setting("", "addresses at which heads reach each other, by comma, such as http://10.0.0.5:8000")
     http_host: str = _setting("127.0.0.1", "address that the web server listens on")
     http_port: int = _setting(8000, "port that the web server listens on", between=(1, 65_535))
     rate_limit_per_minute: int = _setting(
@@ -299,6 +301,9 @@ def _consistent(env: Env) -> Env:
     if env.behind_tls and not proxies:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: it tells which requests came over TLS")
     _networks("NOTIFY_ALLOWED_NETWORKS", env.notify_allowed_networks)
+    for url in addresses.split(env.heads):
+        if fault := addresses.fault(url):
+            raise SettingError(f"{PREFIX}HEADS: {fault}")
     for name in ("job_retention_days", "job_detail_retention_days"):
         try:
             retention_days(getattr(env, name))

@@ -1,13 +1,17 @@
-"""Open byte streams to ranks: over an agent's connection to this web process, or to another one of this machine."""
+"""Open byte streams to ranks: over an agent's connection to this web process, or to another one."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from django.conf import settings
+
 from gpusched.lib.api.problems import Problem, database_away
 from gpusched.lib.db.threads import DatabaseAway, run_in_thread
+from gpusched.protocol import addresses
 from gpusched.protocol.streams import Open, StreamReset
 from nodes.streams.agents import registry
+from nodes.streams.heads import Heads
 from nodes.streams.locate import Located, Target, locate
 from nodes.streams.peers import Peers, local, too_old
 from nodes.streams.problems import problem_of, unreachable
@@ -17,7 +21,7 @@ T = TypeVar("T")
 # The agent gives up a connection to the job's program after five seconds.
 OPEN_SECONDS = 10.0
 _threads = ThreadPoolExecutor(2, thread_name_prefix="streams")
-peers = Peers(registry)
+peers = Peers(registry, Heads(addresses.split(settings.ENV.heads)).ask)
 
 
 async def open_stream(job_id: int, rank: int = 0, *, port: int | None = None, socket: str | None = None) -> Stream:

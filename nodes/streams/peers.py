@@ -1,5 +1,6 @@
-"""Reach an agent whose connection another web process of this machine holds: over a Unix socket per web process in the
-data directory, one connection per stream. Frames pass through unchanged, so the flow control stays end to end.
+"""Reach an agent whose connection another web process holds: of this machine, over a Unix socket per web process in the
+data directory, or of another head (nodes/streams/heads.py). Each stream has a connection of its own. Frames pass
+through unchanged, so the flow control stays end to end.
 
 The process that opens a stream asks the others for the agent. That needs no table, whose rows a killed process would
 leave behind, and an agent that has just moved is found at once."""
@@ -11,8 +12,9 @@ import os
 import secrets
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from django.conf import settings
@@ -26,19 +28,57 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 2.0
 LOST = "a web process between the client and the node ended"
 _LENGTH = struct.Struct("!I")
-_MAX_MESSAGE_BYTES = MAX_DATA_BYTES + 1024
-_HERE = b""  # the answer of the process that holds the agent
+MAX_MESSAGE_BYTES = MAX_DATA_BYTES + 1024
+HERE = b""  # the answer of the process that holds the agent
+
+
+class Pipe(Protocol):
+    """A connection between two web processes, for one stream. After the answer, each message is a frame."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message; do nothing once it is closed. Credit bounds what waits."""
+
+    def messages(self) -> AsyncIterator[bytes]:
+        """Yield messages until the other side closes. Raises OSError if it breaks, Violation for no message."""
+
+    def close(self) -> None:
+        """Close it after what was sent. Harmless when repeated."""
+
+
+AskHeads = Callable[[int], Awaitable[Pipe | None]]
 
 
 class _Question(msgspec.Struct):
     node_id: int
 
 
+class _UnixPipe:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, message: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(_LENGTH.pack(len(message)) + message)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if length > MAX_MESSAGE_BYTES:
+                    raise Violation(f"a message of {length} bytes")
+                yield await self._reader.readexactly(length)
+            except asyncio.IncompleteReadError:
+                return
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class RelayedStream:
     """A stream that another process has opened: frames between its socket and the agent's connection."""
 
-    def __init__(self, stream_id: int, wake: Callable[[], None], writer: asyncio.StreamWriter) -> None:
-        self._stream_id, self._wake, self._writer = stream_id, wake, writer
+    def __init__(self, stream_id: int, wake: Callable[[], None], pipe: Pipe) -> None:
+        self._stream_id, self._wake, self._pipe = stream_id, wake, pipe
         self._frames: deque[bytes] = deque()
         self._is_over = False
 
@@ -68,7 +108,7 @@ class RelayedStream:
         return self._is_over and not self._frames
 
     def receive(self, kind: Kind, payload: bytes) -> None:
-        _write(self._writer, frames.encode(0, kind, payload))
+        self._pipe.send(frames.encode(0, kind, payload))
 
     def lose(self, reason: Reason, detail: str) -> None:
         self.receive(Kind.RESET, msgspec.json.encode(Reset(reason=reason, detail=detail)))
@@ -77,10 +117,10 @@ class RelayedStream:
 
 
 class Peers:
-    """The web processes of this machine, and this one among them."""
+    """The other web processes. `ask_heads` asks those of other machines for a node's agent."""
 
-    def __init__(self, registry: AgentRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: AgentRegistry, ask_heads: AskHeads) -> None:
+        self._registry, self._ask_heads = registry, ask_heads
         self._own: Path | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,39 +154,42 @@ class Peers:
 
     async def start(self, node_id: int, opening: Open) -> Stream | None:
         """Open a stream through the process that holds the agent; None if none of the others does."""
+        pipe = await self._ask_here(node_id) or await self._ask_heads(node_id)
+        return None if pipe is None else self._carry(opening, pipe)
+
+    async def _ask_here(self, node_id: int) -> Pipe | None:
         for path in sorted(_directory().glob("*.sock")):
             if path == self._own:
                 continue
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    reader, writer = await _connect(path, node_id)
+                    return await _connect(path, node_id)
             except (OSError, EOFError, Violation):
                 continue
-            return self._carry(opening, reader, writer)
         return None
 
-    def _carry(self, opening: Open, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream:
+    def _carry(self, opening: Open, pipe: Pipe) -> Stream:
         def wake() -> None:
             while stream.has_frame:
-                _write(writer, stream.next_frame())
+                pipe.send(stream.next_frame())
             if stream.is_done:
-                writer.close()
+                pipe.close()
 
         stream = Stream(opening, 0, wake)
         wake()
-        self._keep(self._receive(stream, reader, writer))
+        self._keep(self._receive(stream, pipe))
         return stream
 
-    async def _receive(self, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, stream: Stream, pipe: Pipe) -> None:
         try:
-            async for message in _messages(reader):
+            async for message in pipe.messages():
                 _, kind, payload = frames.decode(message)
                 stream.receive(kind, payload)
         except (OSError, Violation) as error:
             logger.warning("a stream through another web process broke: %s", error)
         finally:
             stream.lose(Reason.SERVER_LOST, LOST)
-            writer.close()
+            pipe.close()
 
     def _keep(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -154,26 +197,62 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer another process, and relay the frames of its stream."""
-        stream: RelayedStream | None = None
+        pipe = _UnixPipe(reader, writer)
         try:
-            async for message in _messages(reader):
-                if stream is not None:
-                    stream.take(message)
-                elif (agent := self._registry.get(msgspec.json.decode(message, type=_Question).node_id)) is None:
-                    break
-                elif agent.can_stream:
-                    _write(writer, _HERE)
-                    stream = agent.start(lambda number, wake: RelayedStream(number, wake, writer))
-                else:
-                    _write(writer, _HERE)
-                    _write(writer, frames.encode(0, Kind.RESET, msgspec.json.encode(too_old())))
+            async for message in pipe.messages():
+                await self.answer(msgspec.json.decode(message, type=_Question).node_id, pipe)
+                break
         except (OSError, Violation, msgspec.DecodeError) as error:
             logger.warning("the stream of another web process broke: %s", error)
         finally:
-            if stream is not None:
-                stream.leave()
-            writer.close()
+            pipe.close()
+
+    async def answer_head(self, node_id: int, pipe: Pipe) -> None:
+        """Answer a web process of another head, also for the other processes of this machine."""
+        if self._registry.get(node_id) is not None:
+            await self.answer(node_id, pipe)
+        elif (other := await self._ask_here(node_id)) is not None:
+            pipe.send(HERE)
+            await _connected(pipe, other)
+
+    async def answer(self, node_id: int, pipe: Pipe) -> None:
+        """Answer another process that asks for an agent, and relay the frames of its stream until one side closes.
+        Return at once if the agent is not connected here. Raises OSError or Violation."""
+        agent = self._registry.get(node_id)
+        if agent is None:
+            return
+        pipe.send(HERE)
+        if not agent.can_stream:
+            pipe.send(frames.encode(0, Kind.RESET, msgspec.json.encode(too_old())))
+            async for _ in pipe.messages():
+                pass  # the other process closes it when it has read this
+            return
+        stream = agent.start(lambda number, wake: RelayedStream(number, wake, pipe))
+        try:
+            async for message in pipe.messages():
+                stream.take(message)
+        finally:
+            stream.leave()
+
+
+async def _connected(one: Pipe, other: Pipe) -> None:
+    """Pass messages on in both directions until one side closes. Raises OSError or Violation."""
+
+    async def copy(source: Pipe, target: Pipe) -> None:
+        async for message in source.messages():
+            target.send(message)
+
+    copying = [asyncio.create_task(copy(*pair)) for pair in ((one, other), (other, one))]
+    try:
+        done, _ = await asyncio.wait(copying, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in copying:
+            task.cancel()
+        await asyncio.gather(*copying, return_exceptions=True)
+        one.close()
+        other.close()
 
 
 def too_old() -> Reset:
@@ -190,22 +269,27 @@ def _directory() -> Path:
     return Path(settings.ENV.data_dir).absolute() / "streams"
 
 
-async def _connect(path: Path, node_id: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(path: Path, node_id: int) -> Pipe:
     """Ask a process for an agent. OSError or EOFError if it is gone, or does not hold it."""
     try:
         with _reachable(path) as short:
-            reader, writer = await asyncio.open_unix_connection(short)
+            pipe = _UnixPipe(*await asyncio.open_unix_connection(short))
     except ConnectionRefusedError:  # it was killed
         os.unlink(path)
         raise
-    _write(writer, msgspec.json.encode(_Question(node_id)))
+    pipe.send(msgspec.json.encode(_Question(node_id)))
+    return await answered(pipe)
+
+
+async def answered(pipe: Pipe) -> Pipe:
+    """Wait for the answer of a process that was asked for an agent. Raises EOFError if it does not hold it."""
     try:
-        async for message in _messages(reader):
-            if message == _HERE:
-                return reader, writer
+        async for message in pipe.messages():
+            if message == HERE:
+                return pipe
         raise EOFError
     except BaseException:
-        writer.close()
+        pipe.close()
         raise
 
 
@@ -217,21 +301,3 @@ def _reachable(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{handle}/{path.name}"
     finally:
         os.close(handle)
-
-
-def _write(writer: asyncio.StreamWriter, message: bytes) -> None:
-    """Send a message. Credit bounds what waits in the writer."""
-    if not writer.is_closing():
-        writer.write(_LENGTH.pack(len(message)) + message)
-
-
-async def _messages(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield messages until the other side closes. Raises Violation for an invalid length."""
-    while True:
-        try:
-            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            if length > _MAX_MESSAGE_BYTES:
-                raise Violation(f"a message of {length} bytes")
-            yield await reader.readexactly(length)
-        except asyncio.IncompleteReadError:
-            return

@@ -12,7 +12,7 @@ def problem_of(reset: Reset) -> Problem:
 
 
 def unreachable(subject: str) -> Problem:
-    """Return a 503: the agent of a node has no WebSocket to this machine at present."""
+    """Return a 503: the agent of a node has no WebSocket to this head, or one that it knows, at present."""
     detail = f"the agent of the node of {subject} has no WebSocket to this server"
     step = "try again; if it stays so, a proxy in between does not pass WebSockets"
     return Problem(503, "node_unreachable", detail, next_step=step, retry_after=1)

@@ -1,5 +1,6 @@
 """Two heads: each has its own data directory, web process and workers; database and files are shared."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from gpusched.agent.processes import signal_all
 from gpusched.client import Client
 from gpusched.client.errors import GpuschedError
+from gpusched.client.streams import open_stream
 from gpusched.lib.db.embedded import Server
 from gpusched.lib.process import tls_proxy
 from tests.docs.blocks import blocks
@@ -39,10 +44,11 @@ class Head(Stack):
 
     is_prepared = False
 
-    def __init__(self, shared: Path, database_url: str, password: str) -> None:
+    def __init__(self, shared: Path, database_url: str, password: str, port: int, heads: str) -> None:
         secret_key = (shared / "secret_key").read_text().strip()
-        super().__init__(database_url=database_url, secret_key=secret_key, files_dir=shared / "files")
+        super().__init__(database_url=database_url, secret_key=secret_key, files_dir=shared / "files", heads=heads)
         self._shared, self.password = shared, password
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
 
     def token(self, user: str = "admin") -> str:
         return (self._shared / "tokens" / user).read_text().strip()
@@ -92,6 +98,11 @@ class Heads:
         self.close()
         self.relay = self._start_relay()
 
+    def agent_is_at_the_second(self) -> bool:
+        """Return whether the agent is connected to the second head; through the relay it is to the first."""
+        connections = psutil.Process(self.first.agents[0].pid).net_connections()
+        return any(each.raddr and each.raddr.port == self.second.port for each in connections)
+
     def close(self) -> None:
         self.relay.kill()
         self.relay.wait()
@@ -128,7 +139,9 @@ def heads() -> Iterator[Heads]:
     with ExitStack() as stack:
         stack.callback(database.remove)
         database.start()
-        first, second = (stack.enter_context(Head(shared, database.url(), password)) for _ in range(2))
+        ports = free_port(), free_port()
+        addresses = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+        first, second = (stack.enter_context(Head(shared, database.url(), password, port, addresses)) for port in ports)
         pair = Heads(first, second, database.url())
         stack.callback(pair.close)
         urls = f"http://127.0.0.1:{pair.relay_port},{second.url}"
@@ -159,8 +172,8 @@ def test_stopped_leader_changes_nothing_when_it_continues(heads: Heads) -> None:
     assert not heads.beats_of(head)
 
 
-def test_endpoints_move_with_the_agent_to_the_other_head(heads: Heads) -> None:
-    """Tasks run from either head; the OpenAI API serves at the head with the agent, and the other one refuses."""
+def test_streams_reach_an_agent_at_the_other_head(heads: Heads) -> None:
+    """A request to a replica, and a connection to a job: at either head, wherever the agent is connected."""
     client, port = heads.client(), free_port()
     client.create_endpoint("embed", {"command": [sys.executable, "-c", REPLICA], "gpu_count": 1}, min_replicas=1)
     command = [sys.executable, openai_replica.__file__, str(port)]
@@ -176,18 +189,38 @@ def test_endpoints_move_with_the_agent_to_the_other_head(heads: Heads) -> None:
         return httpx.post(f"{head.url}/v1/chat/completions", json=body, headers=token, timeout=TIMEOUT_SECONDS)
 
     wait_for(lambda: client.endpoint("embed").warm and client.endpoint("chat").warm, TIMEOUT_SECONDS, "the replicas")
-    for here, there in ((heads.first, heads.second), (heads.second, heads.first)):
-        if here is heads.second:
+    both = (heads.first, heads.second)
+    (job,) = heads.row(
+        "SELECT job_id FROM serving_replica r, serving_endpoint e WHERE e.id = endpoint_id AND name = 'chat'"
+    )
+    assert not heads.agent_is_at_the_second()
+    for has_moved in (False, True):
+        if has_moved:
             heads.break_agent()
-            wait_for(lambda: chat(heads.second).is_success, TIMEOUT_SECONDS, "the agent at the other head")
-        assert [run(head) for head in (here, there)] == [42, 42]
-        assert chat(here).is_success
-        refused = chat(there)
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json()["error"]["code"] == "replica_unreachable"
-        assert chat(here).is_success
+            wait_for(heads.agent_is_at_the_second, TIMEOUT_SECONDS, "the agent to move")
+            wait_for(lambda: all(chat(head).is_success for head in both), TIMEOUT_SECONDS, "its replicas to move")
+        assert [run(head) for head in both] == [42, 42]
+        assert [chat(head).text.count("word") for head in both] == [2, 2]
+        assert [asyncio.run(through(head, job, port)) for head in both] == [b"HTTP/1.1 404 X"] * 2
     for name in ("embed", "chat"):
         client.remove_endpoint(name)
+
+
+async def through(head: Head, job_id: int, port: int) -> bytes:
+    """Return the first line of a job's answer to a request over a stream."""
+    async with await open_stream(Client(head.url, head.token()), job_id, port=port) as stream:
+        await stream.write(b"GET /none HTTP/1.1\r\nHost: x\r\n\r\n")
+        return (await stream.read()).partition(b"\r\n")[0]
+
+
+def test_other_server_cannot_ask_a_head_for_an_agent(heads: Heads) -> None:
+    for header in ({}, {"Authorization": "Head x"}, {"Authorization": f"Bearer {heads.first.token()}"}):
+        with (
+            pytest.raises(InvalidStatus) as refused,
+            connect(f"{heads.first.url}/ws/heads/1".replace("http", "ws"), additional_headers=header),
+        ):
+            pass
+        assert refused.value.response.status_code == 403
 
 
 def test_agents_pages_and_streams_move_to_the_other_head(heads: Heads) -> None:

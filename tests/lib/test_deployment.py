@@ -122,7 +122,7 @@ def test_two_releases_in_a_namespace_keep_their_pods_apart() -> None:
                 pods[item["metadata"]["name"]] = item["spec"]["template"]["metadata"]["labels"].items()
                 selectors[item["metadata"]["name"]] = item["spec"]["selector"]["matchLabels"].items()
             elif item["kind"] == "Service":
-                assert item["spec"]["selector"].items() == selectors[item["metadata"]["name"]]
+                assert item["spec"]["selector"].items() == selectors[f"{release}-web"]
     for name, selector in selectors.items():
         assert [pod for pod, labels in pods.items() if selector <= labels] == [name]
 

@@ -15,7 +15,8 @@ from gpusched.protocol import streams as frames
 from gpusched.protocol.streams import WINDOW_BYTES, Kind, Open, Reason, StreamReset, Violation
 from nodes.streams import opening, peers
 from nodes.streams.agents import AgentRegistry, AgentStreams
-from nodes.streams.peers import Peers
+from nodes.streams.heads import Heads
+from nodes.streams.peers import Peers, Pipe, answered
 from nodes.streams.stream import Stream
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.nodes.streaming import EchoAgent, cleaned, echoing
@@ -31,7 +32,7 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(peers, "_directory", lambda: directory / "streams")
     agent, registry = EchoAgent(), AgentRegistry()
     registry.connect(NODE, agent.streams)
-    holder, other = Peers(registry), Peers(AgentRegistry())
+    holder, other = (Peers(agents, Heads(()).ask) for agents in (registry, AgentRegistry()))
     await holder.listen()
     await other.listen()
     yield agent, holder, other
@@ -123,6 +124,54 @@ async def test_bytes_of_streams_are_counted_in_each_direction(
     assert counted == {"to_job": size, "from_job": size}
     stream.close()
     await until(lambda: holder._registry.open_streams() == 0)
+
+
+class Half:
+    """One end of a pipe in memory."""
+
+    def __init__(self) -> None:
+        self.arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.other = self
+
+    def send(self, message: bytes) -> None:
+        self.other.arrived.put_nowait(message)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        while (message := await self.arrived.get()) is not None:
+            yield message
+
+    def close(self) -> None:
+        self.other.arrived.put_nowait(None)
+
+
+@pytest.mark.parametrize("is_holder", [True, False], ids=["the holder", "another process of that head"])
+async def test_stream_reaches_the_agent_through_another_head(
+    pair: tuple[EchoAgent, Peers, Peers], monkeypatch: pytest.MonkeyPatch, is_holder: bool
+) -> None:
+    """Whichever of that head's web processes takes the connection."""
+    agent, holder, other = pair
+    ours, theirs = Half(), Half()
+    ours.other, theirs.other = theirs, ours
+    answering: list[asyncio.Task[None]] = []
+
+    async def ask(node_id: int) -> Pipe | None:
+        answering.append(asyncio.create_task((holder if is_holder else other).answer_head(node_id, theirs)))
+        return await answered(ours)
+
+    async def nobody(_: int) -> None:
+        """This machine has no other process."""
+
+    here = Peers(AgentRegistry(), ask)
+    monkeypatch.setattr(here, "_ask_here", nobody)
+    stream = await relayed(here)
+    data = bytes(range(256)) * (3 * WINDOW_BYTES // 256)
+    writing = asyncio.create_task(stream.write(data))
+    assert await read(stream, len(data)) == data
+    await writing
+    stream.close()
+    async with asyncio.timeout(20):
+        await answering[0]
+    await until(lambda: not len(agent.streams))
 
 
 async def test_slow_reader_of_another_process_stops_its_own_writer_only(pair: tuple[EchoAgent, Peers, Peers]) -> None:

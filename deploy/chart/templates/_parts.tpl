@@ -11,6 +11,7 @@ env:
   - {name: GPUSCHED_TRUSTED_ORIGINS, value: {{ printf "https://%s" .root.Values.host | quote }}}
   - {name: GPUSCHED_TRUSTED_PROXIES, value: {{ .root.Values.trustedProxies | quote }}}
   - {name: GPUSCHED_BEHIND_TLS, value: "true"}
+  - {name: GPUSCHED_HEADS, value: {{ printf "http://%s-heads:8000" .root.Release.Name | quote }}}
   {{- range $name, $value := .root.Values.settings }}
   - {name: {{ printf "GPUSCHED_%s" (upper $name) }}, value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}}
   {{- end }}

@@ -125,7 +125,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unanswered": (503, "the answer took too long to compute, or its process ended; nothing was changed"),
     "stream_unsupported": (501, "the agent of the job's node is too old for streams, or cannot reach that target"),
     "stream_broken": (502, "the program in the job closed the stream, or a part in between failed (streams)"),
-    "node_unreachable": (503, "the agent of the job's node has no WebSocket to this machine, or lost it (streams)"),
+    "node_unreachable": (503, "the agent of the job's node has no WebSocket to a head that can be reached (streams)"),
     "database_unavailable": (
         503,
         "the database is unreachable or restarts; with `Retry-After`. A write may have been executed: repeat it "
