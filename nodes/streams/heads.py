@@ -104,6 +104,9 @@ async def _connect(place: _Place, node_id: int) -> Pipe:
         additional_headers={"Authorization": signature(node_id)},
         compression=None,
         max_size=MAX_MESSAGE_BYTES,
+        # A head whose host is lost closes nothing.
+        ping_interval=5,
+        ping_timeout=10,
     )
     return await answered(_HeadPipe(connection))
 
