@@ -2,6 +2,7 @@
 
 Each check takes its facts as arguments and returns findings; `examine` collects the facts."""
 
+import asyncio
 import ipaddress
 import shutil
 import socket
@@ -18,9 +19,11 @@ from django.db.models.functions import Coalesce
 from gpusched.env import Env
 from gpusched.lib.db import requirements
 from gpusched.lib.process.backups import last_backup
+from gpusched.protocol.addresses import split
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
 from gpusched.settings import database_url
 from nodes.models import Node
+from nodes.streams.heads import Heads
 from tenants.models import ApiToken
 
 OLD_TOKEN, UNUSED_TOKEN = timedelta(days=365), timedelta(days=90)
@@ -44,6 +47,8 @@ _SETTINGS = (
 def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     """Return all findings about this server. Without the database, return those that do not need it."""
     findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
+    heads = split(env.heads)
+    findings += check_heads(heads, asyncio.run(Heads(heads).faults()))
     findings += [finding for folder in _folders(env, data_dir) for finding in check_disk(folder)]
     try:
         if unmet := requirements.first_unmet():
@@ -120,6 +125,15 @@ def check_last_backup(data_dir: Path, now: datetime) -> Iterator[Finding]:
         yield Finding("backup", WARN, sentence, step)
     except (LookupError, TypeError, ValueError):
         yield Finding("backup", WARN, f"the record of the last one in {data_dir} is damaged", "make a new backup")
+
+
+def check_heads(heads: Sequence[str], faults: Sequence[str]) -> Iterator[Finding]:
+    """A head that cannot be asked has agents whose jobs no stream from here reaches."""
+    for fault in faults:
+        step = "check that it runs, its address in GPUSCHED_HEADS, and that it has the same secret key and time"
+        yield Finding("heads", WARN, fault, step)
+    if heads and not faults:
+        yield Finding("heads", OK, f"all answer: {', '.join(heads)}")
 
 
 def check_disk(folder: Path) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ _SIGNED_SECONDS = 300
 _SALT = "gpusched.heads"
 # A head that does not answer is asked again after this time: each stream would wait for it.
 _AWAY_SECONDS = 5.0
+_FAILURES = (OSError, WebSocketException, Violation)
 
 
 def signature(node_id: int) -> str:
@@ -41,11 +42,15 @@ def is_signed(header: str, node_id: int) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """One of the addresses of a head's name: in a cluster of containers, one name stands for all heads."""
+    """An address of a head's name: in a cluster of containers, one name stands for all heads. `address`: empty
+    if it has none."""
 
     url: str
     address: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.url} ({self.address})" if self.address else self.url
 
 
 class Heads:
@@ -59,33 +64,41 @@ class Heads:
         """Return a connection to the head that has the node's agent; None if none of them has it."""
         now = asyncio.get_running_loop().time()
         self._away_until = {place: until for place, until in self._away_until.items() if until > now}
-        for place in [place for url in self._urls for place in await self._places(url)]:
-            if place in self._away_until:
-                continue
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
+        for url in self._urls:
+            for place in await _places(url):
+                if place in self._away_until:
+                    continue
+                try:
                     return await _connect(place, node_id)
-            except EOFError:
-                pass  # it does not have the agent
-            except (OSError, WebSocketException, Violation) as error:
-                self._away_until[place] = now + _AWAY_SECONDS
-                logger.warning("the head %s (%s) cannot be asked: %s", place.url, place.address, _why(error))
+                except EOFError:
+                    pass  # it does not have the agent
+                except _FAILURES as error:
+                    self._away_until[place] = now + _AWAY_SECONDS
+                    logger.warning("the head %s cannot be asked: %s", place, _why(error))
         return None
 
-    async def _places(self, url: str) -> list[_Place]:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        unknown = _Place(url, "", port)
-        if unknown in self._away_until:
-            return []
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self._away_until[unknown] = loop.time() + _AWAY_SECONDS
-            logger.warning("the head %s has no address: %s", url, error)
-            return []
-        return [_Place(url, address, port) for address in dict.fromkeys(str(where[0]) for *_, where in found)]
+    async def faults(self) -> list[str]:
+        """Return why heads cannot be asked, in a sentence each."""
+        faults = []
+        for place in [place for url in self._urls for place in await _places(url)]:
+            try:
+                await _connect(place, 0)
+            except EOFError:
+                pass  # an answer: there is no such node
+            except _FAILURES as error:
+                faults.append(f"{place}: {_why(error)}")
+        return faults
+
+
+async def _places(url: str) -> list[_Place]:
+    """Return all addresses of a name; a place without address if it has none."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return [_Place(url, "", port)]
+    return [_Place(url, address, port) for address in dict.fromkeys(str(where[0]) for *_, where in found)]
 
 
 def _why(error: Exception) -> str:
@@ -95,8 +108,15 @@ def _why(error: Exception) -> str:
 
 
 async def _connect(place: _Place, node_id: int) -> Pipe:
-    """Ask a head for an agent. EOFError if it does not have it; OSError or WebSocketException if it cannot be asked."""
-    connection = await connect(
+    """Ask a head for an agent. EOFError if it does not have it; one of _FAILURES if it cannot be asked."""
+    if not place.address:
+        raise OSError("its name has no address")
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return await answered(_HeadPipe(await _opened(place, node_id)))
+
+
+async def _opened(place: _Place, node_id: int) -> ClientConnection:
+    return await connect(
         f"{place.url.replace('http', 'ws', 1)}/ws/heads/{node_id}",
         host=place.address,
         port=place.port,
@@ -108,7 +128,6 @@ async def _connect(place: _Place, node_id: int) -> Pipe:
         ping_interval=5,
         ping_timeout=10,
     )
-    return await answered(_HeadPipe(connection))
 
 
 class _HeadPipe:

@@ -77,6 +77,15 @@ def test_kernel_without_ipv6_is_no_error(monkeypatch: pytest.MonkeyPatch) -> Non
         assert doctor.listening(local.getsockname()[1]) == ["127.0.0.1"]
 
 
+def test_head_that_cannot_be_asked_is_noticed() -> None:
+    urls = ("http://10.0.0.5:8000", "http://10.0.0.6:8000")
+    assert [finding.level for finding in doctor.check_heads(urls, [])] == ["ok"]
+    assert [finding.level for finding in doctor.check_heads(urls, [f"{urls[0]}: it has another secret key"])] == [
+        "warn"
+    ]
+    assert list(doctor.check_heads((), [])) == []
+
+
 @pytest.mark.parametrize(("days", "level"), [(1, "ok"), (3, "warn"), (15, "fail"), (-365, "warn")])
 def test_old_backup_is_noticed(days: int, level: str) -> None:
     last = (NOW - timedelta(days=days), Path("x.tar"))

@@ -123,7 +123,16 @@ async def test_reason_of_a_refusal_is_logged(caplog: pytest.LogCaptureFixture) -
         assert await Heads((url,)).ask(NODE) is None
     assert await Heads(("http://none.invalid:8000",)).ask(NODE) is None
     assert "it has another secret key, or another time" in warnings(caplog)[0]
-    assert "http://none.invalid:8000 has no address" in warnings(caplog)[1]
+    assert "http://none.invalid:8000 cannot be asked: its name has no address" in warnings(caplog)[1]
+
+
+async def test_faults_name_each_head_that_cannot_be_asked() -> None:
+    async with head(has_none) as url:
+        faults = await Heads((url, "http://127.0.0.1:9", "http://none.invalid:8000")).faults()
+    assert [fault.partition(": ")[0] for fault in faults] == [
+        "http://127.0.0.1:9 (127.0.0.1)",
+        "http://none.invalid:8000",
+    ]
 
 
 async def test_broken_connection_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
