@@ -6,6 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import query
+from gpusched.lib.web import request_threads
 from gpusched.lib.web.request_threads import RequestThreads, client_gone_check, yield_slot
 from tests.waiting import assert_stays, wait_for
 
@@ -57,6 +58,50 @@ def test_yielded_slot_is_used_and_taken_back(threads, gate):
     gate.set()
     assert [answer.result(10) for answer in answers] == ["back"] * 3
     wait_for(lambda: len(threads._threads) == 2)
+
+
+def test_threads_without_requests_end_but_for_two(monkeypatch, gate):
+    """Each has a database connection, whose process takes memory until the server ends."""
+    monkeypatch.setattr(request_threads, "IDLE_SECONDS", 0.1)
+    threads = RequestThreads(8)
+    answers = [threads.submit(gate.wait, 10) for _ in range(8)]
+    wait_for(lambda: len(threads._threads) == 8)
+    gate.set()
+    assert all(answer.result(10) for answer in answers)
+    wait_for(lambda: len(threads._threads) == 2)
+    assert_stays(lambda: len(threads._threads) == 2, 0.3)
+    gate.clear()
+    answers = [threads.submit(gate.wait, 10) for _ in range(8)]
+    wait_for(lambda: len(threads._threads) == 8)
+    gate.set()
+    assert all(answer.result(10) for answer in answers)
+    threads.shutdown()
+    assert threads._threads == set()
+
+
+def test_requests_one_after_the_other_have_the_same_thread(threads, gate):
+    """So those that are not needed can end."""
+    both = [threads.submit(gate.wait, 10) for _ in range(2)]
+    wait_for(lambda: len(threads._threads) == 2)
+    gate.set()
+    assert all(answer.result(10) for answer in both)
+    wait_for(lambda: len(threads._waiting) == 2)
+
+    def used():
+        wait_for(lambda: len(threads._waiting) == 2)
+        return threads.submit(threading.get_ident).result(10)
+
+    assert len({used() for _ in range(20)}) == 1
+
+
+def test_no_request_is_lost_while_threads_end(monkeypatch):
+    monkeypatch.setattr(request_threads, "IDLE_SECONDS", 0.0005)
+    threads = RequestThreads(6)
+    for _ in range(100):
+        answers = [threads.submit(lambda number: number, number) for number in range(30)]
+        assert [answer.result(10) for answer in answers] == list(range(30))
+        assert len(threads._threads) <= 6
+    threads.shutdown()
 
 
 def test_error_reaches_its_caller_and_the_thread_continues(threads):

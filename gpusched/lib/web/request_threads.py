@@ -18,6 +18,10 @@ T = TypeVar("T")
 _thread_state = threading.local()
 # How long the process waits at its end for requests in progress.
 _SHUTDOWN_SECONDS = 5.0
+# A thread without a request for this time ends, and with it its database connection, whose process has 6 MiB. Some stay:
+# a new one takes about 20 ms.
+IDLE_SECONDS = 60.0
+KEPT_THREADS = 2
 
 
 class _Answer(Future[T]):
@@ -34,20 +38,23 @@ class _Answer(Future[T]):
 
 class RequestThreads(Executor):
     """A pool of `maximum` threads that keep their database connections. While one has yielded its slot, another works
-    in its place; that many threads end when it takes the slot back."""
+    in its place; that many threads end when it takes the slot back. The thread that became idle last gets the next
+    request, so that those which are not needed end."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._requests: deque[tuple[_Answer[Any], Callable[[], Any]]] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        # Each idle thread waits to acquire its own lock. `_idle` counts also those that were woken and do not run yet.
+        self._waiting: list[threading.Lock] = []
         self._idle = self._yielded = 0
         self._is_closed = False
         atexit.register(self.shutdown)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> _Answer[T]:
         answer = _Answer[T]()
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise RuntimeError("the process ends")
             self._requests.append((answer, partial(fn, *args, **kwargs)))
@@ -55,9 +62,10 @@ class RequestThreads(Executor):
         return answer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            while self._waiting:
+                self._waiting.pop().release()
             threads = list(self._threads)
         until = time.monotonic() + (_SHUTDOWN_SECONDS if wait else 0.0)
         for thread in threads:
@@ -70,14 +78,15 @@ class RequestThreads(Executor):
 
     def yield_slots(self, change: int) -> None:
         """Record that a thread yields its slot (1) or takes it back (-1)."""
-        with self._changed:
+        with self._lock:
             self._yielded += change
             self._start_thread()
 
     def _start_thread(self) -> None:
         """Wake an idle thread for the last request, or start a new one."""
         if len(self._requests) <= self._idle:
-            self._changed.notify()
+            if self._waiting:
+                self._waiting.pop().release()
         elif len(self._threads) < self.maximum + self._yielded:
             thread = threading.Thread(target=self._work, name="request", daemon=True)
             self._threads.add(thread)
@@ -97,19 +106,32 @@ class RequestThreads(Executor):
 
     def _next_request(self) -> tuple[_Answer[Any], Callable[[], Any]] | None:
         """Return the request that has waited longest, or None if this thread must end."""
-        with self._changed:
-            self._idle += 1
-            try:
-                while len(self._threads) <= self.maximum + self._yielded:
-                    if self._requests:
-                        return self._requests.popleft()
-                    if self._is_closed:
-                        break
-                    self._changed.wait()
-            finally:
-                self._idle -= 1
+        with self._lock:
+            while len(self._threads) <= self.maximum + self._yielded:
+                if self._requests:
+                    return self._requests.popleft()
+                if self._is_closed or not self._wait():
+                    break
             self._threads.discard(threading.current_thread())
             return None
+
+    def _wait(self) -> bool:
+        """Wait, without the pool's lock, until another thread has something for this one. Return False if it is not
+        needed."""
+        wakeup = threading.Lock()
+        wakeup.acquire()
+        self._waiting.append(wakeup)
+        self._idle += 1
+        self._lock.release()
+        try:
+            wakeup.acquire(timeout=IDLE_SECONDS)
+        finally:
+            self._lock.acquire()
+            self._idle -= 1
+        if wakeup not in self._waiting:
+            return True
+        self._waiting.remove(wakeup)
+        return len(self._threads) <= KEPT_THREADS
 
 
 @contextmanager
