@@ -139,13 +139,12 @@ class Node:
             received_at = time.monotonic()
             await self.in_thread(lambda: self.ranks.apply(answer.assignments, received_at))
             self.log_may_grow.set()
-            # A rank that never started ends at once when it is stopped.
-            if self.ranks.has_unreported_end():
-                self.dirty.set()
         if answer.missing:
             await self.in_thread(lambda: self.ranks.repeat_ends(answer.missing))
-            if self.ranks.has_unreported_end():
-                self.dirty.set()
+        # A rank that never started ends at once when it is stopped. After an error, the next heartbeat repeats the
+        # ends: the server may be unable to write them, and answers with the same orders each time.
+        if (answer.assignments or answer.missing) and not answer.error and self.ranks.has_unreported_end():
+            self.dirty.set()
         if answer.limits:
             await self.in_thread(lambda: self.ranks.limit(answer.limits))
         if answer.signals:

@@ -49,6 +49,7 @@ class Control:
         self.logs: dict[str, bytes] = {}
         self.is_away = False
         self.is_acknowledging = True
+        self.error: str | None = None  # sent with each answer
         self.unknown: set[str] = set()
         self.missing: list[str] = []
         # Of the credential; checked once a new one has been asked for.
@@ -145,6 +146,7 @@ class Control:
             limits=self.limits,
             signals=self.signals,
             missing=self.missing,
+            error=self.error,
             rotate=self.is_asking,
             next_credential_hash=self.next_hash,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in acknowledged_keys],

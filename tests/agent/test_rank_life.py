@@ -21,6 +21,7 @@ from gpusched.protocol.agent_messages import RankSpec, Started
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
+from tests.waiting import assert_stays
 
 pytestmark = pytest.mark.long
 
@@ -63,6 +64,15 @@ def test_rank_starts_once_when_ordered_ten_times(agent: Agent, control: Control,
     assert {report.pid for sync in control.syncs for report in sync.reports if isinstance(report, Started)} == {
         control.started[key].pid
     }
+
+
+def test_report_that_the_server_cannot_write_is_repeated_once_per_heartbeat(agent: Agent, control: Control) -> None:
+    control.is_acknowledging, control.error = False, "not all of it could be written"
+    key = control.run("true")
+    agent.start()
+    control.end_of(key)
+    before = len(control.syncs)
+    assert_stays(lambda: len(control.syncs) - before <= 15, 1)  # the heartbeat is 0.1 s
 
 
 def test_order_after_the_end_is_ignored_even_after_a_restart(agent: Agent, control: Control, tmp_path: Path) -> None:
