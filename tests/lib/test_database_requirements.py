@@ -52,13 +52,19 @@ def test_pooler_that_lends_sessions_is_refused(command: str, tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("DateStyle", "German"), ("default_transaction_isolation", "serializable")]
+    ("name", "value"),
+    [
+        ("DateStyle", "German"),
+        ("default_transaction_isolation", "serializable"),
+        ("default_transaction_read_only", "on"),
+        ("array_nulls", "off"),
+    ],
 )
 def test_setting_with_which_requests_fail_is_refused(name: str, value: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET {name} = '{value}'")
     try:
-        with pytest.raises(CommandError, match=name):
+        with pytest.raises(CommandError, match=f"ALTER ROLE … IN DATABASE … SET {name}"):
             call_command("migrate")
     finally:
         connection.close()
@@ -78,6 +84,17 @@ def test_user_who_cannot_create_tables_is_refused() -> None:
         connection.close()
         with pytest.raises(CommandError, match="cannot create tables"):
             call_command("migrate")
+
+
+def test_user_who_has_a_schema_but_no_right_to_create_in_public_is_refused() -> None:
+    with other_database("TEMPLATE template0") as name:
+        with psycopg.connect(**connections.connection_parameters() | {"dbname": name}) as own:
+            own.execute("CREATE SCHEMA own; GRANT ALL ON SCHEMA own TO pg_monitor")
+            own.execute(f"ALTER DATABASE {name} SET search_path = own")
+            own.execute(f"ALTER DATABASE {name} SET role = pg_monitor")
+        connection.close()
+        with pytest.raises(CommandError, match=r"permission denied for schema public; .* create in the schema public"):
+            call_command("migrate", verbosity=0)
 
 
 @contextmanager

@@ -32,6 +32,12 @@ def test_migrate_names_the_setting_if_there_is_no_database(monkeypatch):
             call_command("migrate", verbosity=0)
 
 
+def test_migrate_has_time_if_the_role_has_a_statement_timeout(monkeypatch):
+    monkeypatch.setattr(migrate, "install_views", lambda: execute("SELECT pg_sleep(0.3)"))
+    execute("SET statement_timeout = '200ms'")
+    call_command("migrate", "--tries", "1", verbosity=0)
+
+
 @pytest.fixture
 def later():
     """A migration of a later version, which the database has."""

@@ -38,7 +38,7 @@ def install_views() -> None:
         # One statement, so that the limit is one for all views.
         execute("SELECT set_config('statement_timeout', %s, true)", [f"{_DROP_SECONDS * 1000:.0f}ms"])
         execute(f"DROP VIEW IF EXISTS {', '.join(reversed(views))}")
-        execute("SET LOCAL statement_timeout TO DEFAULT")
+        execute("SET LOCAL statement_timeout = 0")
         for name, sql in views.items():
             execute(f"CREATE VIEW {name} AS {sql}")
             execute(f"COMMENT ON VIEW {name} IS '{digest}'")

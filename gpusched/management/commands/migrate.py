@@ -9,7 +9,7 @@ from typing import Any
 from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
-from django.db import OperationalError, connections
+from django.db import OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.exceptions import MigrationSchemaMissing
 from django.db.migrations.executor import MigrationExecutor
@@ -28,7 +28,10 @@ LOCK_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 TRIES = 160
 CONNECT_SECONDS = 60.0
+# A statement_timeout of the role is for requests: a migration of many rows would never end.
+_TIMEOUTS = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', '0', false)"
 _APPS = ("jobs", "nodes", "tenants", "scheduling", "serving", "notifications")
+_DENIED = errors.InsufficientPrivilege
 # The last one: PostgreSQL's statement_timeout, which limits the wait for all views.
 _BUSY = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 
@@ -49,7 +52,7 @@ class Command(migrate.Command):
         require_usable()
         with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
-                cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
+                cursor.execute(_TIMEOUTS, [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
                 if _is_of_newer_version(connection):
                     self.stderr.write(
@@ -58,8 +61,10 @@ class Command(migrate.Command):
                     return
                 self._retry(lambda: super(Command, self).handle(*args, **options), tries)
                 self._retry(install_views, tries)
-            except MigrationSchemaMissing as error:
-                step = "make the user of GPUSCHED_DATABASE_URL its owner"
+            except (MigrationSchemaMissing, ProgrammingError) as error:
+                if not isinstance(error, MigrationSchemaMissing) and not isinstance(error.__cause__, _DENIED):
+                    raise
+                step = "make the user of GPUSCHED_DATABASE_URL its owner, and let it create in the schema public"
                 detail = f"this user cannot create tables in the database: {str(error).splitlines()[0]}"
                 raise CommandError(f"{detail}; {step}") from error
             finally:
