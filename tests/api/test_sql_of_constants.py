@@ -22,6 +22,7 @@ LOOKED_AT = {
     ("jobs/listing/job_list.py", "condition"): "of parts that are constants; values are parameters",
     ("jobs/listing/job_list.py", "is_found"): "as `condition`",
     ("jobs/lifecycle/dependencies.py", "lock"): "one of two constants",
+    ("jobs/lifecycle/restored_ids.py", "last"): "a number from the database, as an int",
     ("jobs/actions/array_actions.py", "in_states"): "constants",
     ("jobs/submit/job_row.py", "names"): "names of columns",
     ("serving/requests/submit.py", "_INSERT.format(only_if=_IF_UNLIMITED)"): "constants",

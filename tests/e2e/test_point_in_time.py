@@ -76,7 +76,8 @@ class Archiving(Stack):
         server.start(timeout_seconds=60)
         try:
             wait_for(partial(self._is_writable, server), 60, "the recovery to end")
-            skip_ids(server.url())
+            with psycopg.connect(server.url()) as database:
+                database.execute(skip_ids())
         finally:
             server.stop()
 

@@ -76,7 +76,7 @@ def test_number_of_kept_backups_is_at_least_one() -> None:
 
 def test_file_that_is_no_backup_is_named(tmp_path: Path) -> None:
     with pytest.raises(backups.BackupError, match=r"a\.tar is not a backup of gpusched"):
-        backups.restore(write_tar(tmp_path / "a.tar", {backups.KEY: "key"}), tmp_path, "", lambda url: lambda: 0)
+        backups.restore(write_tar(tmp_path / "a.tar", {backups.KEY: "key"}), tmp_path, "", lambda url: "SELECT 0")
 
 
 def test_embedded_program_that_fails_at_another_server_names_the_remedy(
@@ -108,7 +108,7 @@ def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: st
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
         connection.execute("CREATE TABLE login (id int REFERENCES person); CREATE VIEW logins AS SELECT * FROM people")
         connection.execute("ALTER TABLE team ADD owner int REFERENCES person; INSERT INTO person VALUES (2)")
-        backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
+        backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0")
         tables = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
                                     " AND relkind IN ('r', 'v') ORDER BY 1").fetchall()  # fmt: skip
         assert tables == [("people",), ("person",), ("team",)]
@@ -142,6 +142,9 @@ def test_older_programs_on_the_path_give_way_to_the_embedded_ones(
         connection.execute("CREATE TABLE person (id int PRIMARY KEY)")
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
     backups._unpack(file, tmp_path)
+    (tmp_path / "damaged").write_bytes(b"PGDMP" + bytes(50))
+    with pytest.raises(backups.BackupError, match=r"(?s)version mismatch.*unsupported version \(0\.0\)"):
+        backups._run("pg_restore", ["--file=-", str(tmp_path / "damaged")], "postgresql:///")
     statements, elsewhere = tmp_path / "restore.sql", "postgresql://gpusched@127.0.0.1:1/gpusched"
     backups._run("pg_restore", [f"--file={statements}", str(tmp_path / backups.DUMP)], elsewhere)
     assert "CREATE TABLE public.person" in statements.read_text()
@@ -157,10 +160,10 @@ def test_restore_is_refused_while_a_worker_runs_cycles(database_url: str, tmp_pa
         connection.execute("INSERT INTO person VALUES (1)")
         connection.execute("SELECT pg_advisory_lock(%s)", [Lock.LEADER])
         with pytest.raises(backups.BackupError, match="gpusched is running: a worker"):
-            backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
+            backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0")
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
         connection.execute("SELECT pg_advisory_unlock(%s)", [Lock.LEADER])
-        assert backups.restore(file, tmp_path, database_url, lambda url: lambda: 0) == 0
+        assert backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0") == 0
         assert connection.execute("SELECT id FROM person").fetchall() == []
 
 
@@ -171,7 +174,7 @@ def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
         connection.execute("INSERT INTO person VALUES (1); CREATE SCHEMA other; CREATE VIEW other.v AS SELECT one()")
         with pytest.raises(backups.BackupError, match=r"psql failed: .*cannot drop function"):
-            backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
+            backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0")
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
 
 
@@ -189,6 +192,19 @@ def test_second_restore_of_a_backup_gives_no_id_twice(database_url: str, tmp_pat
         connection.execute("DROP TABLE jobs_job")
         backups.restore(file, tmp_path, database_url, before_restore)  # as into a new database
     assert all(later > earlier + SKIPPED_IDS // 2 for earlier, later in pairwise([1, *ids])), ids
+
+
+def test_restore_leaves_the_gap_in_its_own_transaction(database_url: str, tmp_path: Path) -> None:
+    """A submit after the commit, by a web process that was not stopped, got the id of a job that had run."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE jobs_job (id bigserial PRIMARY KEY); INSERT INTO jobs_job DEFAULT VALUES")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, now)
+        with pytest.raises(backups.BackupError, match="division by zero"):
+            backups.restore(file, tmp_path, database_url, lambda url: before_restore(url) + "SELECT 1 / 0")
+        backups.restore(file, tmp_path, database_url, before_restore)
+        [[last]] = connection.execute("SELECT last_value FROM jobs_job_id_seq").fetchall()
+    assert last == 2 + SKIPPED_IDS
 
 
 @pytest.mark.parametrize("name", [backups.KEY, backups._LAST])
@@ -308,7 +324,7 @@ def test_root_backs_up_and_restores_for_the_owner_of_the_data_directory(tmp_path
         connection.execute("CREATE TABLE person (id int)")
         file = backups.back_up(data_dir, url, "key", data_dir / "backups", now)
         elsewhere = backups.back_up(data_dir, url, "key", tmp_path, now)
-    backups.restore(file, data_dir, "", lambda url: lambda: 0)
+    backups.restore(file, data_dir, "", lambda url: "SELECT 0")
     # A copy of PostgreSQL's programs is there if the owner cannot enter this checkout.
     files = [path for path in data_dir.rglob("*") if "wheel" not in path.parts]
     assert {path.lstat().st_uid for path in files} == {owner}

@@ -122,9 +122,9 @@ def test_backup_and_restore_find_the_server_that_accepts_writes(pair: tuple[Serv
         connection.execute("INSERT INTO person VALUES (1)")
         connection.execute("SELECT pg_advisory_lock(%s)", [Lock.LEADER])
         with pytest.raises(backups.BackupError, match="gpusched is running: a worker"):
-            backups.restore(file, tmp_path, url, lambda url: lambda: 0)
+            backups.restore(file, tmp_path, url, lambda url: "SELECT 0")
         connection.execute("SELECT pg_advisory_unlock(%s)", [Lock.LEADER])
-        assert backups.restore(file, tmp_path, url, lambda url: lambda: 0) == 0
+        assert backups.restore(file, tmp_path, url, lambda url: "SELECT 0") == 0
         assert connection.execute("SELECT id FROM person").fetchall() == []
 
 

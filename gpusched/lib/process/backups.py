@@ -94,10 +94,11 @@ def last_backup(data_dir: Path) -> tuple[datetime, Path] | None:
     return datetime.fromisoformat(record["at"]), Path(record["file"])
 
 
-def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], Callable[[], int]]) -> int:
+def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], str]) -> int:
     """Replace the database and the secret key by those of a backup. gpusched must not run.
 
-    Call `prepare` with the URL of the database before, and what it returns afterwards; return that number.
+    `prepare` gets the URL of the database before, and returns statements for the end of the same transaction: this
+    process may be killed, and a web process that still runs may write. Return the number that the last one selects.
     `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
     with _unfinished(data_dir) as place:  # beside the data: the statements need as much space
         try:
@@ -105,16 +106,16 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url, _stopped(url):
-            drop, statements = (place / name for name in ("drop.sql", "restore.sql"))
+            drop, statements, prepared = (place / name for name in ("drop.sql", "restore.sql", "prepared.sql"))
             drop.write_text(_DROP)
+            prepared.write_text(f"RESET search_path; {prepare(url)}")  # the statements of a backup clear it
             options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
             _run("pg_restore", [*options, str(place / DUMP)], url)
-            options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
-            finish = prepare(url)
-            _run("psql", [*options, f"--file={drop}", f"--file={statements}"], url)
-            prepared = finish()
+            options = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
+            files = [f"--file={file}" for file in (drop, statements, prepared)]
+            output = _run("psql", [*options, "--single-transaction", *files], url)
         _write(data_dir / KEY, (place / KEY).read_text())
-    return prepared
+    return int(output.split()[-1])
 
 
 def _require_tables(url: str) -> None:
@@ -213,8 +214,9 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def _run(program: str, arguments: list[str], url: str) -> None:
-    """Run a program of PostgreSQL. It gets the address by variables: other users can read a command line."""
+def _run(program: str, arguments: list[str], url: str) -> str:
+    """Run a program of PostgreSQL, and return its output. It gets the address by variables: other users can read a
+    command line."""
     parts = conninfo_to_dict(url)
     variables = {variable: str(parts[name]) for name, variable in _VARIABLES.items() if parts.get(name)}
     # The embedded server needs programs of its own version, or newer ones.
@@ -224,10 +226,14 @@ def _run(program: str, arguments: list[str], url: str) -> None:
     # Debian's programs may be older than the server, or than the one that wrote the backup.
     if result.returncode and path and program != "psql":
         newer = _call(str(embedded.client_program(program)), arguments, variables)
-        result = result if newer.returncode else newer
+        if newer.returncode:  # the reason may be that of either: both are too old, or the file is damaged
+            result.stderr += newer.stderr
+        else:
+            result = newer
     if result.returncode:
         step = "" if path or is_embedded else _NO_TLS
         raise BackupError(f"{program} failed: {result.stderr.strip()[-2000:]}{step}")
+    return result.stdout
 
 
 def _call(program: str, arguments: list[str], variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
