@@ -3,13 +3,12 @@
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
-from gpusched.lib.db.sql import execute
+from gpusched.lib.db.sql import database_now, execute
 from gpusched.lib.times import readable
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import Notice
@@ -40,7 +39,7 @@ def shorten(reservation_id: int, identity: Identity, *, now: datetime | None = N
             detail = f"only an active reservation can be shortened; reservation {reservation_id} is {reservation.state}"
             raise Problem(409, "wrong_state", detail, next_step="cancel a planned one")
         before = booking.facts(reservation)
-        end(reservation, ReservationState.RELEASED, now or timezone.now(), _shortened(reservation, identity))
+        end(reservation, ReservationState.RELEASED, now or database_now(), _shortened(reservation, identity))
         log.record("reservation.shorten", _subject(reservation), before, booking.facts(reservation))
     return reservation
 
@@ -50,7 +49,7 @@ def cancel(
 ) -> Reservation:
     """Cancel a planned reservation, or end an active one now. `series`: also the later occurrences, and book no more.
     409 if it has ended."""
-    now = now or timezone.now()
+    now = now or database_now()
     with transaction.atomic():
         reservation = _locked(reservation_id, identity)
         if reservation.state not in OPEN_STATES and not series:
@@ -72,7 +71,7 @@ def renew(reservation_id: int, seconds: int, identity: Identity, *, now: datetim
     """Move the end of a lease, or of an active reservation, to `seconds` from now. 409 unless it is active, or if its
     devices are reserved or in use by others then. 403 beyond the quota, and to keep an idle one longer while the budget
     is used up."""
-    now = now or timezone.now()
+    now = now or database_now()
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         message = f"must be between {MIN_SECONDS} and {MAX_SECONDS} (31 days)"
         raise invalid([FieldError("for_seconds", "out_of_range", message)])

@@ -3,10 +3,10 @@
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.api.rest import parse_moment
+from gpusched.lib.db.sql import database_now
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reservations import MAX_SECONDS, MIN_SECONDS, NewReservation, validate
 from gpusched.protocol.states import Role
@@ -27,7 +27,7 @@ TOLERATED = timedelta(minutes=1)
 def create(request: NewReservation, tenant: Tenant, identity: Identity, *, now: datetime | None = None) -> Reservation:
     """Book a reservation and, if it recurs, its occurrences of the next weeks. 400 for wrong fields, 403 without the
     right, 409 and 422 if it is refused."""
-    now = now or timezone.now()
+    now = now or database_now()
     identity.require(Role.MEMBER, tenant.pk, "this tenant")
     if errors := validate(request):
         raise invalid(errors)
@@ -66,7 +66,7 @@ def wish_of(shape: Shape, start: str | None, for_seconds: int, now: datetime | N
     request = NewReservation(gpus=shape.gpus, from_=start, for_seconds=for_seconds)
     if errors := validate(request):
         raise invalid(errors)
-    return Wish(shape, *times_of(request, now or timezone.now()))
+    return Wish(shape, *times_of(request, now or database_now()))
 
 
 def times_of(request: NewReservation, now: datetime) -> tuple[datetime, datetime]:

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from gpusched.lib.bus import wake
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
-from gpusched.lib.db.sql import query, retry_atomic, rows
+from gpusched.lib.db.sql import database_now, query, retry_atomic, rows
 from gpusched.lib.times import readable
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
@@ -24,7 +24,6 @@ _ANY_OPEN = """
     SELECT EXISTS (SELECT 1 FROM scheduling_reservation WHERE state IN ('planned', 'active'))
         OR EXISTS (SELECT 1 FROM scheduling_reserveddevice WHERE NOT is_settled)
 """
-_NOW = "SELECT clock_timestamp()"
 
 
 def review(idle: HeldIdlePolicy, now: datetime | None = None) -> None:
@@ -36,7 +35,7 @@ def review(idle: HeldIdlePolicy, now: datetime | None = None) -> None:
 
 def _review(idle: HeldIdlePolicy, at: datetime | None) -> None:
     locks.acquire_in_transaction(Lock.RESERVATIONS)
-    now: datetime = at or rows(_NOW)[0][0]
+    now = at or database_now()
     _cancel_of_archived_tenants(now)
     _begin(now)
     replacement.replace_lost(now)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from datetime import datetime
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -37,6 +38,12 @@ def query(sql: str, params: Params = ()) -> list[Row]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return _by_name(cursor)
+
+
+def database_now() -> datetime:
+    """Return the time by the clock of the database, the one clock that all hosts share."""
+    now: datetime = rows("SELECT clock_timestamp()")[0][0]
+    return now
 
 
 def prepared(sql: str, params: Params = ()) -> list[Row]:

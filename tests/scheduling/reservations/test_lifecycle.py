@@ -1,7 +1,7 @@
 """The life of reservations with a clock that tests pass in: begin, no-show, notice, end, replacement (A72, A73)."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -67,6 +67,18 @@ def test_reservation_begins_at_its_start_and_its_owner_is_notified(user, tenant,
     assert state(reservation) == "active"
     [notice] = Notice.objects.all()
     assert (notice.kind, notice.user_id, notice.subject_id) == ("reservation_starting", user.pk, reservation.pk)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_reservation_begins_and_ends_by_the_clock_of_the_database(user, tenant, clock, monkeypatch, hours):
+    """A web host whose clock was an hour behind booked, and charged, a time that was over."""
+    make_node(gpus=1)
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) + timedelta(hours=hours))
+    reservation = reserve(user, tenant, 0, 20)
+    assert 0 <= (reservation.starts_at - clock.start).total_seconds() < 60
+    clock.review(1)
+    assert state(reservation) == "active"
+    assert changes.shorten(reservation.pk, identity_for(user)).ends_at < clock.start + timedelta(minutes=1)
 
 
 def test_unclaimed_reservation_is_released_after_15_minutes_and_counted(user, tenant, clock):
