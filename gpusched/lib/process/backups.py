@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,8 @@ BEGIN
     IF statements IS NOT NULL THEN EXECUTE statements; END IF;
 END $$;
 """
+# An extension, or its comment, in the list of what a dump contains.
+_EXTENSION = re.compile(r"^\d+; \d+ \d+ (COMMENT - )?EXTENSION ")
 _LAST = "last_backup.json"
 _FILES = f"gpusched-{'[0-9]' * 8}T{'[0-9]' * 6}Z.tar"
 _UNFINISHED, _LOCK = "unfinished-", "lock"
@@ -109,13 +112,21 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             drop, statements, prepared = (place / name for name in ("drop.sql", "restore.sql", "prepared.sql"))
             drop.write_text(_DROP)
             prepared.write_text(f"RESET search_path; {prepare(url)}")  # the statements of a backup clear it
-            options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
-            _run("pg_restore", [*options, str(place / DUMP)], url)
+            _write_statements(place / DUMP, statements, url)
             options = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
             files = [f"--file={file}" for file in (drop, statements, prepared)]
             output = _run("psql", [*options, "--single-transaction", *files], url)
         _write(data_dir / KEY, (place / KEY).read_text())
     return int(output.split()[-1])
+
+
+def _write_statements(dump: Path, statements: Path, url: str) -> None:
+    """Write the statements of a backup, but for what belongs to the administrator of its server: the user of the
+    database may neither drop nor create extensions, and another server lacks the roles and tablespaces."""
+    contents, kept = _run("pg_restore", ["--list", str(dump)], url), dump.with_suffix(".list")
+    kept.write_text("\n".join(line for line in contents.splitlines() if not _EXTENSION.search(line)))
+    options = ["--clean", "--if-exists", "--no-owner", "--no-privileges", "--no-publications", "--no-subscriptions"]
+    _run("pg_restore", [*options, "--no-tablespaces", f"--use-list={kept}", f"--file={statements}", str(dump)], url)
 
 
 def _require_tables(url: str) -> None:
