@@ -131,21 +131,21 @@ def test_tables_in_a_schema_of_their_own_are_backed_up_and_restored(database_url
 
 
 def test_restore_leaves_the_objects_of_the_administrator_alone(database_url: str, tmp_path: Path) -> None:
-    """An extension, such as pg_stat_statements, and a role that may read: no restore succeeded, here or elsewhere."""
+    """An extension, such as pg_stat_statements, a role that may read, and a schema in a database of another owner: no
+    restore succeeded."""
     user, reader = f"owner_{os.getpid()}", f"reader_{os.getpid()}"
     with psycopg.connect(database_url, autocommit=True) as connection:
-        name = connection.info.dbname
         connection.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'x'; CREATE ROLE {reader}")
-        connection.execute(f"ALTER DATABASE {name} OWNER TO {user}")
+        connection.execute(f"CREATE SCHEMA {user} AUTHORIZATION {user}")
         connection.execute("CREATE EXTENSION vector; COMMENT ON EXTENSION plpgsql IS 'of the administrator'")
         url = make_conninfo(database_url, user=user, password="x")
         with psycopg.connect(url, autocommit=True) as own:
             own.execute(f"CREATE TABLE person (id int); GRANT SELECT ON person TO {reader}")
         file = backups.back_up(tmp_path, url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
-        connection.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}; INSERT INTO person VALUES (1)")
+        connection.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}; INSERT INTO {user}.person VALUES (1)")
         backups.restore(file, tmp_path, url, lambda url: "SELECT 0")
-        assert connection.execute("SELECT * FROM person").fetchall() == []
-        connection.execute(f"ALTER DATABASE {name} OWNER TO CURRENT_USER; DROP OWNED BY {user}; DROP ROLE {user}")
+        assert connection.execute(f"SELECT * FROM {user}.person").fetchall() == []
+        connection.execute(f"DROP OWNED BY {user} CASCADE; DROP ROLE {user}")
 
 
 def test_older_programs_on_the_path_give_way_to_the_embedded_ones(

@@ -40,8 +40,8 @@ BEGIN
     IF statements IS NOT NULL THEN EXECUTE statements; END IF;
 END $$;
 """
-# An extension, or its comment, in the list of what a dump contains.
-_EXTENSION = re.compile(r"^\d+; \d+ \d+ (COMMENT - )?EXTENSION ")
+# An extension, or a schema with its name, or the comment on one, in the list of what a dump contains.
+_OF_ADMINISTRATOR = re.compile(r"^\d+; \d+ \d+ (?:COMMENT - )?(?:EXTENSION|SCHEMA (?:- )?(\S+)) ")
 _LAST = "last_backup.json"
 _FILES = f"gpusched-{'[0-9]' * 8}T{'[0-9]' * 6}Z.tar"
 _UNFINISHED, _LOCK = "unfinished-", "lock"
@@ -122,9 +122,13 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
 
 def _write_statements(dump: Path, statements: Path, url: str) -> None:
     """Write the statements of a backup, but for what belongs to the administrator of its server: the user of the
-    database may neither drop nor create extensions, and another server lacks the roles and tablespaces."""
+    database may neither drop nor create extensions, nor perhaps schemas, and another server lacks the roles and
+    tablespaces."""
+    with psycopg.connect(url) as connection:
+        schemas = {name for (name,) in connection.execute("SELECT nspname FROM pg_namespace")}
     contents, kept = _run("pg_restore", ["--list", str(dump)], url), dump.with_suffix(".list")
-    kept.write_text("\n".join(line for line in contents.splitlines() if not _EXTENSION.search(line)))
+    entries = [(line, _OF_ADMINISTRATOR.search(line)) for line in contents.splitlines()]
+    kept.write_text("\n".join(line for line, found in entries if not found or found[1] not in {None, *schemas}))
     options = ["--clean", "--if-exists", "--no-owner", "--no-privileges", "--no-publications", "--no-subscriptions"]
     _run("pg_restore", [*options, "--no-tablespaces", f"--use-list={kept}", f"--file={statements}", str(dump)], url)
 
