@@ -5,6 +5,8 @@ import threading
 import pytest
 from django.core.management import CommandError, call_command
 
+from gpusched.lib.db.connections import connect
+from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute
 from gpusched.management.commands import migrate
 from tests.postgres_proxy import proxied
@@ -36,6 +38,16 @@ def test_migrate_has_time_if_the_role_has_a_statement_timeout(monkeypatch):
     monkeypatch.setattr(migrate, "install_views", lambda: execute("SELECT pg_sleep(0.3)"))
     execute("SET statement_timeout = '200ms'")
     call_command("migrate", "--tries", "1", verbosity=0)
+
+
+def test_migrate_waits_for_another_one_if_the_role_has_a_lock_timeout(monkeypatch):
+    with connect() as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [Lock.MIGRATE])
+        release = threading.Timer(0.5, other.execute, ["SELECT pg_advisory_unlock_all()"])
+        monkeypatch.setattr(migrate, "require_usable", release.start)  # the step before the lock
+        execute("SET lock_timeout = '100ms'")
+        call_command("migrate", verbosity=0)
+        release.join()
 
 
 @pytest.fixture

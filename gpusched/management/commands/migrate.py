@@ -28,8 +28,8 @@ LOCK_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 TRIES = 160
 CONNECT_SECONDS = 60.0
-# A statement_timeout of the role is for requests: a migration of many rows would never end.
-_TIMEOUTS = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', '0', false)"
+# Timeouts of the role are for requests: a migration of many rows, or the wait for that of another process, would fail.
+_NO_TIMEOUTS = "SELECT set_config('lock_timeout', '0', false), set_config('statement_timeout', '0', false)"
 _APPS = ("jobs", "nodes", "tenants", "scheduling", "serving", "notifications")
 _DENIED = errors.InsufficientPrivilege
 # The last one: PostgreSQL's statement_timeout, which limits the wait for all views.
@@ -50,9 +50,11 @@ class Command(migrate.Command):
         """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
         connection = connections[options["database"]]
         require_usable()
+        with connection.cursor() as cursor:
+            cursor.execute(_NO_TIMEOUTS)
         with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
-                cursor.execute(_TIMEOUTS, [f"{LOCK_SECONDS * 1000:.0f}ms"])
+                cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
                 if _is_of_newer_version(connection):
                     self.stderr.write(
