@@ -18,8 +18,8 @@ T = TypeVar("T")
 _thread_state = threading.local()
 # How long the process waits at its end for requests in progress.
 _SHUTDOWN_SECONDS = 5.0
-# A thread without a request for this time ends, and with it its database connection, whose process has 6 MiB. Some stay:
-# a new one takes about 20 ms.
+# A thread without a request for this time ends, and with it its database connection, whose process has 6 MiB. Some
+# stay, as a new one has to connect first.
 IDLE_SECONDS = 60.0
 KEPT_THREADS = 2
 
