@@ -1,24 +1,41 @@
 """A disk that the kernel has made read-only after an error: what runs on it is known, and can be stopped."""
 
+import contextlib
 import errno
+import fcntl
+import os
 import signal
+import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpusched.agent import processes
+from gpusched.agent.config import Config
+from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
 from gpusched.agent.rank_files import rank_dir
 from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
-from gpusched.protocol.agent_messages import Stop
+from gpusched.protocol.agent_messages import RankSpec, Stop
 from gpusched.protocol.findings import READ_ONLY_DISK
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.mounts import mount
 from tests.processes import is_alive
+from tests.waiting import until_exists
+
+EXT4_IOC_SHUTDOWN, WITHOUT_ITS_LOG = 0x8004587D, 2
+
+
+def shut_down(disk: Path) -> None:
+    """Make the kernel refuse each read and write of a disk of ext4."""
+    handle = os.open(disk, os.O_RDONLY)
+    fcntl.ioctl(handle, EXT4_IOC_SHUTDOWN, struct.pack("I", WITHOUT_ITS_LOG))
+    os.close(handle)
 
 
 def test_rank_on_a_read_only_disk_is_alive_and_can_be_stopped(agent: Agent, control: Control, tmp_path: Path) -> None:
@@ -51,10 +68,12 @@ def test_doctor_reports_a_read_only_disk(tmp_path: Path) -> None:
     mount("-o", "loop", image, place)
     try:
         assert doctor._disk(place).check == "disk"
-        mount("-o", "remount,abort", place)
-        finding = doctor._disk(place)
-        assert (finding.check, finding.level) == (READ_ONLY_DISK, "fail")
-        assert finding.next_step
+        for break_disk in (lambda: mount("-o", "remount,abort", place), lambda: shut_down(place)):
+            break_disk()
+            hints = doctor.hints(Config(), Nvml(), 0, {}, place)
+            (finding,) = [hint for hint in hints if hint.check == READ_ONLY_DISK]
+            assert finding.level == "fail"
+            assert finding.next_step
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
@@ -64,6 +83,7 @@ def test_failure_that_repeats_is_logged_once(
 ) -> None:
     """The server repeats an order with each heartbeat: one that fails filled the log."""
     journal = Journal(tmp_path, rank_dir.boot_id())
+    journal.prepare("1.1.0", RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="a", argv=["true"]), "n")
     ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "n")
     errors = iter(
         [OSError(30, "Read-only"), OSError(30, "Read-only"), OSError(28, "No space"), None, OSError(30, "Read-only")]
@@ -84,8 +104,9 @@ def test_failure_that_repeats_is_logged_once(
     ]
 
 
-def test_end_on_a_read_only_disk_is_reported(agent: Agent, control: Control, tmp_path: Path) -> None:
-    """A06: the job kept its GPUs, and was charged for them, until the node's reboot."""
+@pytest.fixture
+def disk(agent: Agent, tmp_path: Path) -> Iterator[Path]:
+    """A disk of the agent's own for its directory."""
     image = tmp_path / "image"
     agent.directory.mkdir()
     with image.open("wb") as file:
@@ -93,21 +114,50 @@ def test_end_on_a_read_only_disk_is_reported(agent: Agent, control: Control, tmp
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     mount("-o", "loop", image, agent.directory)
     try:
-        ending = control.run("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; exit 3")
-        stopped = control.run("sleep", "600", job=2)
-        agent.start()
-        for key in (ending, stopped):
-            control.start_of(key)
-        mount("-o", "remount,abort", agent.directory)
-        (tmp_path / "go").touch()
-        assert control.end_of(ending).exit_code == 3
-        control.stop(stopped)
-        assert control.end_of(stopped).reason == "cancelled"
+        yield agent.directory
     finally:
         agent.kill()
-        strays = [pid for scope in agent.scopes() for pid in processes.strays(scope)]
-        processes.signal_all([*supervisors(agent.directory), *strays], signal.SIGKILL)
+        with contextlib.suppress(OSError):  # a disk that cannot be read
+            strays = [pid for scope in agent.scopes() for pid in processes.strays(scope)]
+            processes.signal_all([*supervisors(agent.directory), *strays], signal.SIGKILL)
         subprocess.run(["umount", "-l", str(agent.directory)], check=True)
+
+
+def test_end_on_a_read_only_disk_is_reported(agent: Agent, control: Control, disk: Path, tmp_path: Path) -> None:
+    """A06: the job kept its GPUs, and was charged for them, until the node's reboot."""
+    ending = control.run("sh", "-c", f"{until_exists(tmp_path / 'go')}; exit 3")
+    stopped, lost = (control.run("sleep", "600", job=job) for job in (2, 3))
+    agent.start()
+    for key in (ending, stopped, lost):
+        control.start_of(key)
+    mount("-o", "remount,abort", disk)
+    (tmp_path / "go").touch()
+    assert control.end_of(ending).exit_code == 3
+    supervisor = rank_dir.holder(agent.ranks / lost)
+    assert supervisor
+    os.kill(supervisor, signal.SIGKILL)
+    unstarted = control.run("true", job=4)
+    for key in (stopped, unstarted):
+        control.stop(key)
+    assert [control.end_of(key).reason for key in (stopped, unstarted)] == ["cancelled", "cancelled"]
+    assert control.end_of(lost).reason == "supervisor_lost"
+
+
+def test_end_on_a_disk_that_cannot_be_read_is_reported(
+    agent: Agent, control: Control, disk: Path, tmp_path: Path
+) -> None:
+    """XFS, too, refuses each read and write after an error of its disk."""
+    ending = control.run("sh", "-c", f"{until_exists(tmp_path / 'go')}; exit 3")
+    agent.start()
+    control.start_of(ending)
+    supervisor = rank_dir.holder(agent.ranks / ending)
+    assert supervisor
+    shut_down(disk)
+    try:
+        (tmp_path / "go").touch()
+        assert control.end_of(ending).exit_code == 3
+    finally:
+        os.kill(supervisor, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("number", "calls"), [(errno.EIO, 1), (errno.EROFS, 1), (errno.ENOSPC, 0)])

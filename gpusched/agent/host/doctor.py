@@ -91,7 +91,8 @@ def hints(
     findings = [*_driver(nvml, devices), *_runtimes(settings, devices, versions), *_users(settings)]
     if directory is not None:
         findings.append(_disk(directory))
-        findings += _certificate(_identity(directory))
+        if findings[-1].check != READ_ONLY_DISK:  # such a disk may refuse to be read, too
+            findings += _certificate(_identity(directory))
     return [
         Hint(check=finding.check, level=finding.level, says=finding.says, next_step=finding.next_step)
         for finding in findings
@@ -184,8 +185,10 @@ def _cgroup(settings: Config, unit: Service | None) -> Finding:
 
 def _disk(directory: Path) -> Finding:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if _is_read_only(existing):
+    if problem := _refusal(existing):
         sentence = f"the disk of {existing} is read-only: no job can start"
+        if problem != errno.EROFS:
+            sentence = f"the disk of {existing} refuses to be written ({os.strerror(problem)}): no job can start"
         return Finding(READ_ONLY_DISK, FAIL, sentence, "look for its error in the kernel's log, and reboot the node")
     if not os.access(existing, os.W_OK):
         return Finding(
@@ -202,14 +205,14 @@ def _disk(directory: Path) -> Finding:
     )
 
 
-def _is_read_only(directory: Path) -> bool:
-    """Return True if the kernel has made the disk read-only. After an error of ext4 neither its mount options nor
-    `access` show that, so create a file, without a name."""
+def _refusal(directory: Path) -> int | None:
+    """Return the error if the kernel has made the disk read-only, or refuses each write. After an error of ext4 neither
+    its mount options nor `access` show that, so create a file, without a name."""
     try:
         with tempfile.TemporaryFile(dir=directory):
-            return False
+            return None
     except OSError as error:
-        return error.errno == errno.EROFS
+        return error.errno if error.errno in (errno.EROFS, errno.EIO) else None
 
 
 def _identity(directory: Path) -> Identity | None:

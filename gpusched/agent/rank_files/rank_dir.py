@@ -119,7 +119,7 @@ def write_in_the_end(
         try:
             return write_surely(directory, name, fact)
         except OSError as error:
-            if not os.path.exists(directory):
+            if isinstance(error, FileNotFoundError) and not os.path.exists(directory):
                 return None
             if error.errno not in FULL:
                 on_broken_disk()

@@ -112,9 +112,18 @@ class Journal:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
 
+    def cannot_start(self, key: str) -> bool:
+        """Return True if no supervisor has taken the rank and none can, for lack of a specification."""
+        try:
+            return not {rank_dir.SPEC, rank_dir.LOCK}.intersection(os.listdir(self.ranks / key))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
     def inspect(self, key: str) -> tuple[Started | None, Ended | None, bool]:
         """Return (started, ended, is alive) of a rank from its files. Write its end if its supervisor can no longer do
-        so."""
+        so; only return that end if the disk is broken."""
         directory = self.ranks / key
         self._restore(key)
         ended = self._end(key)
@@ -123,7 +132,7 @@ class Journal:
             is_alive = rank_dir.holder(directory) is not None
             if not is_alive:
                 # The exit may have been written just before the lock was released.
-                ended = self._end(key) or (self._end(key) if self._write_lost_end(directory, boot_id) else None)
+                ended = self._end(key) or self._write_lost_end(key, boot_id)
                 is_alive = ended is None
         started = _start_in(directory)
         return None if started is None else self._started(key, started), ended, is_alive
@@ -262,9 +271,10 @@ class Journal:
         finally:
             os.close(handle)
 
-    def _write_lost_end(self, directory: Path, boot_id: str) -> bool:
-        """Write the end of a rank whose supervisor is gone without having written one. Return False while a process of
-        it cannot be killed."""
+    def _write_lost_end(self, key: str, boot_id: str) -> Ended | None:
+        """Write the end of a rank whose supervisor is gone without having written one, and return it. Return None while
+        a process of it cannot be killed."""
+        directory = self.ranks / key
         started = _start_in(directory)
         log = directory / rank_dir.LOG
         fact: dict[str, Any] = {
@@ -283,9 +293,13 @@ class Journal:
                 rank_dir.read(directory, rank_dir.SPEC) or {}, 0
             )  # a leftover container does not run after a boot
         elif not _end_strays(directory, _leader(started)):
-            return False
-        rank_dir.write_surely(directory, rank_dir.EXIT, fact)
-        return True
+            return None
+        try:
+            rank_dir.write_surely(directory, rank_dir.EXIT, fact)
+        except OSError as error:
+            if error.errno in rank_dir.FULL:
+                raise  # it can be written when there is space again
+        return self.end_of(key, fact)
 
     def _read_dropped(self) -> Iterator[tuple[str, float]]:
         if not self._dropped_file.exists():

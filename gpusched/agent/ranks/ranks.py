@@ -134,6 +134,8 @@ class Ranks:
             rank.failures.pop("stopped", None)
         except Exception as error:  # noqa: BLE001 - as in `inspect`
             self._log_failure(rank, "stopped", error)
+            if self._journal.cannot_start(order.key):  # the order did not fit on the disk, and neither would its end
+                rank.ended = Ended(key=order.key, at=rank_dir.now(), reason=order.reason)
         self.inspect(order.key)
 
     def limit(self, changed: Iterable[Limit]) -> None:
@@ -201,11 +203,9 @@ class Ranks:
         previous = rank.started, rank.ended
         try:
             rank.read_at = time.monotonic()
-            started, ended, rank.is_alive = self._journal.inspect(key)
-            if ended is None and (fact := self.unwritten_ends.pop(key, None)) is not None:
-                ended = self._journal.end_of(key, fact)
-                if ended and ended.reason == EndReason.AGENT_STOPPED and rank.stop_reason:
-                    ended = replace(ended, reason=rank.stop_reason)  # its supervisor cannot know the order
+            started, ended = rank.started, self._unwritten_end(rank)  # of a disk that may refuse to be read, too
+            if ended is None:
+                started, ended, rank.is_alive = self._journal.inspect(key)
             rank.started = None if started is None else self._with_devices(rank, started)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
             launch_span.end(rank, self._node)
@@ -214,6 +214,13 @@ class Ranks:
             # A full disk, or files that a job has written: trouble with one rank must not end the agent of all.
             self._log_failure(rank, "read", error)
         return (rank.started, rank.ended) != previous
+
+    def _unwritten_end(self, rank: RankState) -> Ended | None:
+        fact = self.unwritten_ends.pop(rank.key, None)
+        ended = None if fact is None else self._journal.end_of(rank.key, fact)
+        if ended and ended.reason == EndReason.AGENT_STOPPED and rank.stop_reason:
+            ended = replace(ended, reason=rank.stop_reason)  # its supervisor cannot know the order
+        return ended
 
     def inspect_all(self) -> bool:
         """Inspect each rank that has not ended: a notification may be lost, and a supervisor may be killed."""
