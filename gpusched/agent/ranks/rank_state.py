@@ -36,6 +36,7 @@ class RankState:
     scope: str = ""  # of its processes; empty until it is read
     devices: frozenset[str] = frozenset()
     stop_reason: str = ""  # of the latest order to stop
+    stop_due: float | None = None  # when it must have stopped, by the monotonic clock
     failures: dict[str, str] = field(default_factory=dict)  # what could not be done to it, and the error
 
     @property

@@ -8,12 +8,15 @@ import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 from msgspec.structs import replace
 
+from gpusched.agent import processes
 from gpusched.agent.gpus.occupancy import Live
 from gpusched.agent.rank_files import log_truncation, rank_dir
+from gpusched.agent.rank_files.rank_dir import NOTICE, STOP
 from gpusched.agent.ranks import launch_span
 from gpusched.agent.ranks.journal import Journal, wake_supervisor
 from gpusched.agent.ranks.launcher import Launcher
@@ -28,6 +31,8 @@ logger = logging.getLogger(__name__)
 RELAUNCH_SECONDS = 10.0
 # A disk that has been full for this long will stay full; another node may have space.
 PREPARE_SECONDS = 10.0
+# After the grace of a rank that has not started: a supervisor that its disk does not hold up has stopped it long ago.
+STOP_SECONDS = 10.0
 
 
 def _is_launching(rank: RankState) -> bool:
@@ -129,6 +134,7 @@ class Ranks:
         if rank.ended:
             return
         rank.stop_reason = order.reason
+        rank.stop_due = rank.stop_due or time.monotonic() + order.grace_seconds + STOP_SECONDS
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
             rank.failures.pop("stopped", None)
@@ -372,13 +378,15 @@ class Ranks:
         return self._journal.ranks / key if rank is not None and rank.started and not rank.ended else None
 
     def remind(self) -> None:
-        """Wake the supervisors of ranks that must stop again: the first signal may have been lost."""
+        """Wake the supervisors of ranks that must stop again: the first signal may have been lost. Kill one that should
+        have stopped its rank and has not even started it: it waits for a disk that does not answer."""
         for rank in self.table.all():
             directory = self._journal.ranks / rank.key
             with contextlib.suppress(OSError):  # files that a job has replaced
-                if (
-                    rank.is_alive
-                    and not (directory / rank_dir.NOTICE).exists()
-                    and (directory / rank_dir.STOP).exists()
-                ):
+                if rank.is_alive and not (directory / NOTICE).exists() and (directory / STOP).exists():
                     wake_supervisor(directory)
+                    is_due = rank.stop_due is not None and time.monotonic() > rank.stop_due
+                    if is_due and rank.started is None and (pid := rank_dir.holder(directory)):
+                        # First what it has forked: once the disk answers, that would run the program.
+                        processes.signal_all(processes.descendants(pid), SIGKILL)
+                        wake_supervisor(directory, SIGKILL)
