@@ -130,6 +130,7 @@ def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("number", "reason"),
     [(errno.EAGAIN, "node_fault"), (errno.EMFILE, "node_fault"), (errno.ESTALE, "node_fault"),
+     (errno.ENOTCONN, "node_fault"),
      (errno.ENOENT, "launch_failed"), (errno.E2BIG, "launch_failed")],
 )  # fmt: skip
 def test_lack_of_a_node_resource_is_a_node_fault(

@@ -19,10 +19,12 @@ _DEFAULT = (
 )  # fmt: skip
 
 
-# Lack of a resource, or a disk error, of this node: the same request may start elsewhere.
-_OF_NODE = frozenset(
-    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
-)
+# Lack of a resource, a disk error, or a mount that lost its server or its FUSE process, of this node: the same request
+# may start elsewhere.
+_OF_NODE = frozenset({
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE,
+    errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN,
+})  # fmt: skip
 
 
 class StartError(Exception):
