@@ -5,6 +5,7 @@ import logging
 import random
 import ssl
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
@@ -33,6 +34,8 @@ GATHER_SECONDS, MIN_INTERVAL_SECONDS = 0.003, 0.03
 HTTP_SECONDS = 30.0
 NOT_AUTHENTICATED = 4401
 MAX_BYTES = 16 << 20
+# Answers that wait for the disk.
+MAX_ANSWERS = 100
 # A report waits behind at most this much unsent data of streams in the kernel, and as much in this process.
 MAX_UNSENT_BYTES = 128 << 10
 # A message that a lost host does not acknowledge for this time ends the connection, if there is another address.
@@ -138,11 +141,12 @@ def _doctor(url: str) -> str:
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
     socket = await _connected(node)
-    last_answer, streams = _LastAnswer(), node.streams()
+    last_answer, streams, handling = _LastAnswer(), node.streams(), _Handling(node)
     try:
         await until_first(
             _send(node, socket, heartbeat_seconds, last_answer, pulse, streams),
-            _receive(node, socket, last_answer, streams),
+            _receive(node, socket, last_answer, streams, handling),
+            handling.run(),
             _send_streams(node, socket, streams),
             *([_watch_heads(node, heartbeat_seconds, last_answer, http)] if len(node.addresses) > 1 else []),
         )
@@ -188,6 +192,29 @@ def _tls_context(identity: Identity, url: str) -> ssl.SSLContext | None:
         raise Unreachable(str(error)) from error
 
 
+class _Handling:
+    """Handles the answers of one connection beside it, in order: a disk that does not answer must not silence the node.
+    The oldest of too many are skipped, as the server repeats what has not happened."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: deque[Desired] = deque(maxlen=MAX_ANSWERS)
+        self._has_answer = asyncio.Event()
+
+    def add(self, answer: Desired) -> None:
+        self._waiting.append(answer)
+        self._has_answer.set()
+
+    async def run(self) -> None:
+        """Handle answers for ever. Raises CredentialChanged if the node must connect anew."""
+        while True:
+            await self._has_answer.wait()
+            self._has_answer.clear()
+            while self._waiting:
+                if await self._node.handle_answer(self._waiting.popleft()):
+                    raise CredentialChanged
+
+
 class _LastAnswer:
     """When the head answered last: anything, and to a message, which it has written then."""
 
@@ -195,7 +222,9 @@ class _LastAnswer:
         self.at = self.written_at = time.monotonic()
 
 
-async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswer, streams: Streams) -> None:
+async def _receive(
+    node: Node, socket: ClientConnection, last_answer: _LastAnswer, streams: Streams, handling: _Handling
+) -> None:
     while True:
         with _network(node):
             text = await socket.recv()
@@ -206,8 +235,7 @@ async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswe
         answer = answers.read(_decode, text, node.url)
         if answer.seq:
             last_answer.written_at = last_answer.at
-        if await node.handle_answer(answer):
-            raise CredentialChanged
+        handling.add(answer)
 
 
 async def _watch_heads(node: Node, heartbeat_seconds: float, last_answer: _LastAnswer, http: httpx.AsyncClient) -> None:
@@ -270,6 +298,19 @@ async def _send(
 
 async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> str:
     """Exchange the same messages by POST for a while, before a WebSocket is tried again. Return the problem, if any."""
+    handling = _Handling(node)
+    try:
+        await until_first(_post(node, heartbeat_seconds, http, pulse, handling), handling.run())
+    except Refused:
+        return await _after_refusal(node)
+    except CredentialChanged:
+        pass
+    return ""
+
+
+async def _post(
+    node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse, handling: _Handling
+) -> None:
     until = time.monotonic() + HTTP_SECONDS
     while time.monotonic() < until:
         node.dirty.clear()
@@ -282,13 +323,9 @@ async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClie
             )
         pulse.beat()
         if answer.status_code == 401:
-            return await _after_refusal(node)
+            raise Refused
         if answer.status_code != 200:
-            return f"{node.url} answers HTTP {answer.status_code}"
-        if await node.handle_answer(answers.read(_decode, answer.content, node.url)):
-            return ""
-        try:
+            raise Unreachable(f"{node.url} answers HTTP {answer.status_code}")
+        handling.add(answers.read(_decode, answer.content, node.url))
+        with suppress(TimeoutError):
             await asyncio.wait_for(node.dirty.wait(), heartbeat_seconds)
-        except TimeoutError:
-            continue
-    return ""

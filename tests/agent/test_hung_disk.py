@@ -11,7 +11,8 @@ from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
 from gpusched.protocol.agent_messages import RankSpec, Run, Stop
-from tests.agent.control import eventually
+from tests.agent.conftest import Agent
+from tests.agent.control import Control, eventually
 from tests.processes import is_alive
 
 KEY = "1.1.0"
@@ -45,3 +46,19 @@ def test_stopped_rank_ends_though_its_supervisor_waits_for_a_disk(
     finally:
         launcher.close()
     assert not (tmp_path / "ran").exists()
+
+
+def test_node_reports_while_its_disk_does_not_answer(agent: Agent, control: Control) -> None:
+    """It was lost after 15 s without a WebSocket: its jobs, which were well, ran a second time elsewhere."""
+    process = agent.start()
+    eventually(lambda: control.syncs, 20, "the first message")
+    directory = agent.ranks / KEY
+    directory.mkdir()
+    waits = directory / f".{rank_dir.SPEC}.{process.pid}"
+    os.mkfifo(waits)  # to open it waits in the kernel
+    control.run("true")
+    seen = len(control.syncs)
+    eventually(lambda: len(control.syncs) > seen + 20, 10, "more messages")
+    waits.rename(directory / "later")
+    os.close(os.open(directory / "later", os.O_RDONLY | os.O_NONBLOCK))
+    assert control.end_of(KEY).exit_code == 0
