@@ -387,6 +387,9 @@ class Ranks:
                     wake_supervisor(directory)
                     is_due = rank.stop_due is not None and time.monotonic() > rank.stop_due
                     if is_due and rank.started is None and (pid := rank_dir.holder(directory)):
-                        # First what it has forked: once the disk answers, that would run the program.
+                        # First what it has forked. Killed, none of them runs the program once the disk answers.
                         processes.signal_all(processes.descendants(pid), SIGKILL)
                         wake_supervisor(directory, SIGKILL)
+                        detail = "it waited for a disk that did not answer, and was not started"
+                        fact = {"at": rank_dir.now(), "reason": rank.stop_reason, "detail": detail}
+                        rank_dir.write_surely(directory, rank_dir.EXIT, fact)
