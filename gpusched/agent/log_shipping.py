@@ -43,7 +43,8 @@ async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
             await asyncio.wait_for(node.log_may_grow.wait(), timeout)
         node.log_may_grow.clear()
         try:
-            is_behind = any([await _ship_unless_paused(node, rank, http) for rank in node.ranks.table.all()])
+            sizes = await asyncio.to_thread(_sizes, node)
+            is_behind = any([await _ship_unless_paused(node, rank, size, http) for rank, size in sizes])
         except httpx.TransportError as error:  # the server is unreachable: that holds for all logs
             logger.debug("%s: logs wait: %s", node.identity.name, error)
             is_behind = False
@@ -55,13 +56,23 @@ async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
                 await _free_disk(node)
 
 
-async def _ship_unless_paused(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
+def _sizes(node: Node) -> list[tuple[RankState, int]]:
+    """Return the ranks with their logs' sizes. Runs in a thread: a disk that hangs must not keep the node silent."""
+    sizes = []
+    for rank in node.ranks.table.all():
+        if not rank.log_dropped and (rank.started or rank.ended):
+            with contextlib.suppress(OSError):  # there is none yet, or it cannot be read now
+                sizes.append((rank, os.stat(node.ranks.log_path(rank.key)).st_size))
+    return sizes
+
+
+async def _ship_unless_paused(node: Node, rank: RankState, size: int, http: httpx.AsyncClient) -> bool:
     """Send some of one log unless it is paused; return True if there is more to send at once."""
     now = asyncio.get_running_loop().time()
     if now < rank.log_paused_until:
         return False
     try:
-        is_behind = await _ship(node, rank, http)
+        is_behind = await _ship(node, rank, size, http)
     except httpx.TransportError:
         raise
     except FileNotFoundError:  # dropped meanwhile
@@ -83,14 +94,8 @@ async def _free_disk(node: Node) -> None:
             await node.in_thread(partial(_parts, node, rank))
 
 
-async def _ship(node: Node, rank: RankState, http: httpx.AsyncClient) -> bool:
+async def _ship(node: Node, rank: RankState, size: int, http: httpx.AsyncClient) -> bool:
     """Send up to PIECES of one log; return True if there is more."""
-    if rank.log_dropped or (rank.started is None and rank.ended is None):
-        return False
-    try:
-        size = os.stat(node.ranks.log_path(rank.key)).st_size
-    except FileNotFoundError:
-        return False
     if size == rank.log_sent_size and rank.ended is None:
         return False
     if size and rank.log_sent is None:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from gpusched.agent import identity as identities
 from gpusched.agent.credentials import Credentials
 from gpusched.agent.gpus.occupancy import DIRTY, OccupancyChecker
@@ -42,6 +44,8 @@ HUNG_SECONDS = 30.0
 HUNG = "the driver has not answered for {:g} s"
 # A driver in trouble must not delay the report of a job's end.
 LAST_READ_SECONDS = 2.0
+# Longest wait of a message for the times of checkpoints: a disk that hangs must not keep the node silent.
+SAVED_SECONDS = 1.0
 
 
 class Node:
@@ -67,6 +71,8 @@ class Node:
         self._facts_sent: NodeFacts | None = None
         self._facts_tried = asyncio.Event()
         self._facts_outdated = asyncio.Event()
+        self._saved: dict[str, str] = {}
+        self._saved_reading: asyncio.Future[dict[str, str]] | None = None
         self._notified: set[str] = set()
         self._has_notified = asyncio.Event()
         # The disk and the driver may be slow; each does one piece of work at a time, in order, beside the event loop.
@@ -112,7 +118,7 @@ class Node:
         readings, self._readings = self._readings, []
         facts = None if self._facts == self._facts_sent else self._facts
         self._facts_sent = self._facts
-        return Sync(
+        message = Sync(
             seq=self._seq,
             at=now(),
             boot_id=self.boot_id,
@@ -121,11 +127,21 @@ class Node:
             limits=self.ranks.limits(),
             signalled=self.ranks.signalled(),
             reports=self._release_check.with_verdicts(self.ranks.reports()),
-            saved=self.ranks.saved(),  # after the reports: a job that is stopped often saves just before its end
             readings=readings,
             facts=facts,
             next_credential_hash=self.credentials.offer,
         )
+        # After the reports: a job that is stopped often saves just before its end.
+        return replace(message, saved=await self._read_saved()) if message.held else message
+
+    async def _read_saved(self) -> dict[str, str]:
+        """Return the times of checkpoints; the previous ones while the disk does not answer."""
+        reading = self._saved_reading
+        if reading is None or reading.done():
+            reading = self._saved_reading = asyncio.ensure_future(asyncio.to_thread(self.ranks.saved))
+        if (await asyncio.wait({reading}, timeout=SAVED_SECONDS))[0]:
+            self._saved = reading.result()
+        return self._saved
 
     async def handle_answer(self, answer: Desired) -> bool:
         """Do what the server says. Return True if the node must connect anew, with another credential."""

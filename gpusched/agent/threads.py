@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-# One node needs six at once: for its ranks, its driver, its facts, its trash, its logs and its streams.
+# One node needs seven at once: for its ranks, its checkpoints, its driver, its facts, its trash, its logs, its streams.
 THREADS = 16
 _PREFIX = "agent"
 

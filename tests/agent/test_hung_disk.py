@@ -1,16 +1,24 @@
 """A disk that does not answer: a rank that it keeps from starting can be stopped."""
 
+import asyncio
 import os
+import time
 from pathlib import Path
+from threading import Event
 
+import httpx
 import pytest
 
 from gpusched.agent import processes
+from gpusched.agent.host.machine import PretendMachine, PretendSpec
+from gpusched.agent.identity import Identity
+from gpusched.agent.log_shipping import run_shipping
+from gpusched.agent.node import Node
 from gpusched.agent.rank_files import rank_dir
 from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
-from gpusched.protocol.agent_messages import Ended, RankSpec, Run, Stop
+from gpusched.protocol.agent_messages import Ended, RankSpec, Run, Started, Stop
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
@@ -64,3 +72,48 @@ def test_node_reports_while_its_disk_does_not_answer(agent: Agent, control: Cont
     waits.rename(directory / "later")
     os.close(os.open(directory / "later", os.O_RDONLY | os.O_NONBLOCK))
     assert control.end_of(KEY).exit_code == 0
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node with one rank, which runs."""
+    monkeypatch.setattr("gpusched.agent.node.FIRST_FACTS_SECONDS", 0)
+    machine = PretendMachine("n", PretendSpec(1, "A100", 1, 1, 1, 1))
+    node = Node(tmp_path, Identity(name="n", node_key="k"), machine, Launcher(tmp_path / "doorbell", False), "", 1)
+    node.ranks.table.add(KEY).started = Started(key=KEY, at=rank_dir.now(), pid=1)
+    return node
+
+
+async def test_message_does_not_wait_for_checkpoints_that_cannot_be_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that another thread changes on a disk that hangs is locked: its node was lost, with its jobs."""
+    monkeypatch.setattr("gpusched.agent.node.SAVED_SECONDS", 0.05)
+    monkeypatch.setattr(rank_dir, "saved_at", lambda _: "2030-01-01T00:00:00+00:00")
+    assert (await node.message()).saved == {KEY: "2030-01-01T00:00:00+00:00"}
+    answers = Event()
+    monkeypatch.setattr(rank_dir, "saved_at", lambda _: str(answers.wait(30)))
+    try:
+        assert (await node.message()).saved == {KEY: "2030-01-01T00:00:00+00:00"}
+    finally:
+        answers.set()
+    assert (await node.message()).saved == {KEY: "True"}
+
+
+async def test_logs_that_cannot_be_read_do_not_hold_up_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked = Event(), Event()
+
+    def wait(*_: object) -> str:
+        asked.set()
+        return str(answers.wait(10))
+
+    monkeypatch.setattr(Ranks, "log_path", wait)
+    node.log_may_grow.set()
+    async with httpx.AsyncClient() as http:
+        began, shipping = time.monotonic(), asyncio.create_task(run_shipping(node, http))
+        try:
+            assert await asyncio.to_thread(asked.wait, 5)
+            assert time.monotonic() - began < 5
+        finally:
+            answers.set()
+            shipping.cancel()
