@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpusched.lib.bus import wake
-from gpusched.lib.db.sql import Row, columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import Row, columns, database_now, execute, query, retry_atomic
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
 
@@ -58,8 +58,7 @@ def review(rule: HeldIdlePolicy, now: datetime | None = None) -> None:
 
 
 def _review(rule: HeldIdlePolicy, now: datetime | None) -> None:
-    if now is None:
-        now = query("SELECT clock_timestamp() AS now")[0]["now"]
+    now = now or database_now()
     previous = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
     quiet = {} if rule.policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
     ended = [job_id for job_id, row in previous.items() if not _goes_on(row, quiet.get(job_id), rule, now)]

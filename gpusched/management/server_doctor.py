@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce
 
 from gpusched.env import Env
 from gpusched.lib.db import requirements
+from gpusched.lib.db.sql import database_now
 from gpusched.lib.process.backups import last_backup
 from gpusched.protocol.addresses import split
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
@@ -53,9 +54,8 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     try:
         if unmet := requirements.first_unmet():
             return [*findings, Finding("requirements", FAIL, unmet.sentence, unmet.next_step)]
+        database_time = database_now()
         with connection.cursor() as cursor:
-            cursor.execute("SELECT clock_timestamp()")
-            database_time = cursor.fetchone()[0]
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(_SETTINGS)])
             values = dict(cursor.fetchall())
         # By their state: only nodes that report have a clock to compare.

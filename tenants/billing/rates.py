@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
-from gpusched.lib.db.sql import execute, query, rows, violates
+from gpusched.lib.db.sql import database_now, execute, query, rows, violates
 from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
@@ -42,7 +42,7 @@ def set_rate(gpu_model: str, price: Decimal, starts_at: datetime | None, ends_at
             execute(
                 "LOCK TABLE tenants_rate IN SHARE ROW EXCLUSIVE MODE"
             )  # so that the rates checked below do not change
-            [(now,)] = rows("SELECT clock_timestamp()")
+            now = database_now()
             begins_at = starts_at or now
             if ends_at is not None and ends_at <= begins_at:
                 raise invalid([FieldError("ends_at", "out_of_range", "must be after starts_at")])
