@@ -4,11 +4,11 @@ The scheduler serves jobs in another order, by guarantees, shares and fit, which
 
 from collections.abc import Collection
 
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import prepared, query
 from jobs.listing.counts import WAITS, WEIGHT
 
 ORDER = "j.priority DESC, j.submitted_at, j.id"
-# A held job is ahead of no other, as in explanations: it starts only after its release.
+# A held job is ahead of no other: it starts only after its release.
 _JOBS = f"CASE WHEN j.state <> 'held' THEN {WEIGHT} ELSE 0 END"
 _GPUS = f"{_JOBS} * j.gpu_count::bigint"
 # Neither sorts nor adds up the jobs behind the last requested one.
@@ -22,6 +22,18 @@ _POSITIONS = f"""
         WINDOW queue AS (ORDER BY {ORDER} ROWS UNBOUNDED PRECEDING)) placed
      WHERE id = ANY(%(ids)s)
 """
+# The same for one job, without sorting: a sum over all that are ahead.
+_AHEAD = f"""
+    SELECT coalesce(sum({_JOBS}), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus
+      FROM jobs_job j, jobs_job me
+     WHERE me.id = %s AND {WAITS} AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)
+"""
+
+
+def jobs_ahead(job_id: int) -> dict[str, int]:
+    """Return the number of waiting jobs of all tenants ahead of a job, and the GPUs that they request."""
+    [row] = query(_AHEAD, [job_id])
+    return {"jobs": row["jobs"], "gpus": row["gpus"]}
 
 
 def queue_positions(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:

@@ -13,6 +13,7 @@ from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
 from jobs.lifecycle import dependencies
 from jobs.listing import representation
+from jobs.listing.queue_position import jobs_ahead
 from scheduling.cycle import recorded_cycles
 from scheduling.engine.model import Reason
 from scheduling.engine.whatif.changes import Change
@@ -41,7 +42,7 @@ def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
         "job_id": job_id,
         "state": job["state"],
         **reason,
-        "position": position(job_id) if is_waiting else None,
+        "position": jobs_ahead(job_id) if is_waiting else None,
         "history": _history(job),
         "predicted": predicted_of_job(job_id, identity.user_id),
         "cycle_id": recorded_cycles.deciding(job_id) if identity.is_admin else None,
@@ -117,19 +118,6 @@ def _estimate_fields(reason: dict[str, Any], outlook: Outlook | None, identity: 
         "estimate": present_estimate(estimate, outlook.blockers, identity.visible_tenants()),
         "estimate_reason": None,
     }
-
-
-def position(job_id: int) -> dict[str, int]:
-    """Return the number of jobs of all tenants ahead in the queue, and their GPUs."""
-    [row] = query(
-        """SELECT coalesce(sum(j.weight), 0)::bigint AS jobs,
-                  coalesce(sum(j.weight * j.gpu_count::bigint), 0)::bigint AS gpus
-             FROM jobs_all j, jobs_all me
-            WHERE me.id = %s AND j.is_waiting AND j.state <> 'held' AND j.id <> me.id
-              AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)""",
-        [job_id],
-    )
-    return {"jobs": row["jobs"], "gpus": row["gpus"]}
 
 
 def _is_waiting(job: dict[str, Any]) -> bool:
