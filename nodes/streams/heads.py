@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 # The clocks of two heads can differ.
 _SIGNED_SECONDS = 300
 _SALT = "gpusched.heads"
-# A head that does not answer is asked again after this time: each stream would wait for it.
+# A head that does not answer is tried again after this time: otherwise each stream would wait for it.
 _AWAY_SECONDS = 5.0
 _FAILURES = (OSError, WebSocketException, Violation)
 

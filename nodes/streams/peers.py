@@ -282,7 +282,7 @@ async def _connect(path: Path, node_id: int) -> Pipe:
 
 
 async def answered(pipe: Pipe) -> Pipe:
-    """Wait for the answer of a process that was asked for an agent. Raises EOFError if it does not hold it."""
+    """Wait for the answer to a query for an agent. Raises EOFError if the other process does not hold it."""
     try:
         async for message in pipe.messages():
             if message == HERE:

@@ -54,6 +54,14 @@ async def relayed(other: Peers, target: Open = TARGET) -> Stream:
     return stream
 
 
+async def assert_echoed(stream: Stream) -> None:
+    """Three windows of bytes come back, while they are sent."""
+    data = bytes(range(256)) * (3 * WINDOW_BYTES // 256)
+    writing = asyncio.create_task(stream.write(data))
+    assert await read(stream, len(data)) == data
+    await writing
+
+
 async def read(stream: Stream, size: int) -> bytes:
     data = b""
     async with asyncio.timeout(20):
@@ -89,10 +97,7 @@ async def test_stream_reaches_the_agent_of_another_web_process(pair: tuple[EchoA
     """A69: over a socket that only the server's user can open; each direction ends on its own."""
     agent, _, other = pair
     stream = await relayed(other)
-    data = bytes(range(256)) * (3 * WINDOW_BYTES // 256)
-    writing = asyncio.create_task(stream.write(data))
-    assert await read(stream, len(data)) == data
-    await writing
+    await assert_echoed(stream)
     stream.end()
     assert await read(stream, 1) == b""
     await stream.finished()
@@ -158,16 +163,13 @@ async def test_stream_reaches_the_agent_through_another_head(
         answering.append(asyncio.create_task((holder if is_holder else other).answer_head(node_id, theirs)))
         return await answered(ours)
 
-    async def nobody(_: int) -> None:
+    async def no_process(_: int) -> None:
         """This machine has no other process."""
 
     here = Peers(AgentRegistry(), ask)
-    monkeypatch.setattr(here, "_ask_here", nobody)
+    monkeypatch.setattr(here, "_ask_here", no_process)
     stream = await relayed(here)
-    data = bytes(range(256)) * (3 * WINDOW_BYTES // 256)
-    writing = asyncio.create_task(stream.write(data))
-    assert await read(stream, len(data)) == data
-    await writing
+    await assert_echoed(stream)
     stream.close()
     async with asyncio.timeout(20):
         await answering[0]
