@@ -9,8 +9,9 @@ from typing import Any
 from playwright.sync_api import Page, WebSocketRoute, expect
 
 from benchmarks.report import arguments, publish
-from benchmarks.screenshots import chromium, log_in
+from benchmarks.screenshots import log_in
 from gpusched.protocol.job_request import JobRequest
+from tests.system.chromium import launch
 from tests.system.people import PASSWORD, people
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
@@ -55,7 +56,7 @@ def main() -> None:
     with Stack() as stack:
         people(stack)
         stack.fleet(options.nodes)
-        with chromium() as browser:
+        with launch() as browser:
             page = browser.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}).new_page()
             page.on("pageerror", lambda error: failures.append(str(error)))
             log_in(page, "admin", PASSWORD)

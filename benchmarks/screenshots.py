@@ -7,20 +7,19 @@
 
 import argparse
 import re
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page
 
 from benchmarks.scenes import SCENES
 from tests.browser.views import View, failing, opened, views
+from tests.system.chromium import launch
 from tests.system.people import PASSWORD
 from tests.system.stack import Stack
 
@@ -76,7 +75,7 @@ def _capture_all(url: str, out: Path, options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     themes = [theme for theme in THEMES if getattr(options, theme)] or THEMES
     sizes = [size for size, is_chosen in ((WIDE, options.wide), (PHONE, options.phone)) if is_chosen] or (WIDE, PHONE)
-    with chromium() as browser:
+    with launch() as browser:
         for theme in themes:
             for size in sizes:
                 settings = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
@@ -115,14 +114,6 @@ def _log_console_error(message: ConsoleMessage) -> None:
 
 def _fail(error: Error) -> None:
     print(f"  {error}", file=sys.stderr)
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def log_in(page: Page, user: str, password: str) -> None:

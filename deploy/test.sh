@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Run every test. As root on Debian, install chromium, gcc, podman, docker and pebble first, and fail if a test is skipped because
+# Run every test. As root on Debian, install Chromium, gcc, podman, docker and pebble first, and fail if a test is skipped because
 # one is missing. Otherwise print which tools are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
-command -v chromium >/dev/null 2>&1 || missing+=(chromium)
+command -v chromium-headless-shell >/dev/null 2>&1 || missing+=(chromium-headless-shell)
 command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
 command -v pebble >/dev/null 2>&1 || missing+=(pebble)
 # The test images consist of busybox; sandboxes with old cgroups can run containers only with runc.

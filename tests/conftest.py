@@ -124,6 +124,12 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
 
 @pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """The server of a run is removed with its databases. To drop one waits five seconds for connections of threads."""
+    return "MIGRATED_DATABASE" in os.environ
+
+
+@pytest.fixture(scope="session")
 def django_db_setup(django_db_modify_db_settings: ExitStack, django_db_setup: None) -> Iterator[None]:
     """The notifier's connection would keep the database of the tests from being dropped."""
     from gpusched.lib.bus.notifier import notifier

@@ -1,13 +1,13 @@
 """The real page of a running system in Chromium."""
 
-import shutil
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect
 
+from tests.system.chromium import launch, path
 from tests.system.stack import Stack
 
 # Milliseconds: a machine that runs two of these at once, or is busy with something else, takes its time.
@@ -25,13 +25,10 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("chromium is not installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    if path() is None:
+        pytest.skip("chromium-headless-shell is not installed")
+    with launch() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.hookimpl(wrapper=True)

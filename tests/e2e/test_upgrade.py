@@ -238,5 +238,5 @@ def _assert_nothing_lost_or_repeated(stack: Rolling, acknowledged: list[int], ra
     for job, number, wall, _ in charged:  # each rank has a row
         walls[job, number] += wall
     assert {(job, number): ledger for job, number, _, ledger in charged} == pytest.approx(walls, abs=0.001)
-    assert wrongly_charged(charged, times) == 0
+    assert wrongly_charged(charged, times) == {}
     assert held == (0,)

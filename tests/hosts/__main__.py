@@ -172,7 +172,7 @@ def count(cluster: Cluster, acknowledged: list[int], ran: Path) -> dict[str, int
         "lost": len(set(acknowledged) - states.keys()),
         "not_completed": sum(state != "completed" for state in states.values()),
         "run_twice": sum(times > 1 for times in begun.values()) + int(completed[0]),
-        "ledger_wrong": wrongly_charged(charged, marks),
+        "ledger_wrong": len(wrongly_charged(charged, marks)),
         "ledger_differs": sum(abs((ledger or 0.0) - (wall or 0.0)) > 0.001 for _, _, wall, ledger in charged),
     }
 

@@ -334,7 +334,7 @@ def _outcome(
         run_twice=sum(count > 1 for count in begun.values()) + sum(count > 1 for count in ended.values()),
         orphans=orphans,
         devices_held=held[0],
-        ledger_wrong=sum(error > 0.001 for error in errors) + wrongly_charged(charged, times),
+        ledger_wrong=sum(error > 0.001 for error in errors) + len(wrongly_charged(charged, times)),
         jobs=len(set(acknowledged)),
         bad_answers=len(flow.bad),
         clean_exits=agents.clean_exits,
@@ -357,8 +357,9 @@ def moments(lines: list[list[str]]) -> dict[str, dict[str, float]]:
     return times
 
 
-def wrongly_charged(charged: list[Any], times: dict[str, dict[str, float]]) -> int:
-    """Count the attempts whose charge is not the time between their lines, or at most a second more."""
+def wrongly_charged(charged: list[Any], times: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return the charge and the time between its lines of each attempt whose charge is less, or over a second more."""
     ledgers = {f"{job}.{number}": ledger or 0.0 for job, number, _, ledger in charged}
     spans = {attempt: marks["end"] - marks["begin"] for attempt, marks in times.items() if "end" in marks}
-    return sum(not 0 <= ledgers.get(attempt, 0.0) - span <= 1.0 for attempt, span in spans.items())
+    charges = {attempt: (ledgers.get(attempt, 0.0), span) for attempt, span in spans.items()}
+    return {attempt: (charge, span) for attempt, (charge, span) in charges.items() if not 0 <= charge - span <= 1.0}
