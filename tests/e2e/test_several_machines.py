@@ -79,8 +79,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Head, H
     first, second, database = Head(), Head(), Server(place / "own" / "postgres")
     (place / "own").mkdir()
     for number, head in enumerate((first, second)):
-        head.directory = place / f"head{number + 1}"
-        head.directory.mkdir()
+        head.directory = head.directory.rename(place / f"head{number + 1}")
         head.data_dir = head.directory / "data"
     database.start()
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,6 +138,7 @@ def heads() -> Iterator[Heads]:
     password = prepared.copy_to(shared)
     database = Server(shared / "postgres")
     with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
         stack.callback(database.remove)
         database.start()
         ports = free_port(), free_port()
