@@ -115,6 +115,19 @@ _WAITING_FOR_GPUS = """
        AND greatest(submitted_at, eligible_at) < clock_timestamp() - interval '1 s'
 """
 
+# Jobs of a node share its ports, except in containers with a network of their own.
+_TAKEN_PORT = """
+    SELECT e.port, n.name AS node
+      FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id
+      JOIN nodes_ranks k ON k.job_id = r.job_id JOIN nodes_all n ON n.id = k.node_id
+     WHERE r.job_id = %s AND e.template ->> 'image' IS NULL AND EXISTS (
+           SELECT 1 FROM serving_replica o JOIN serving_endpoint p ON p.id = o.endpoint_id
+             JOIN nodes_ranks b ON b.job_id = o.job_id
+            WHERE p.port = e.port AND p.template ->> 'image' IS NULL AND o.job_id <> r.job_id
+              AND b.node_id = k.node_id AND b.started_at < k.started_at
+              AND coalesce(b.ended_at > k.started_at, true))
+     ORDER BY k.number DESC LIMIT 1
+"""
 _DRAIN = """
     UPDATE serving_replica SET is_draining = true
      WHERE job_id = %s AND (%s OR NOT EXISTS (
@@ -205,6 +218,8 @@ def _failure(job_id: int) -> str:
     """Return why a replica ended before it accepted requests."""
     ended = query("SELECT reason, evidence FROM jobs_all WHERE id = %s", [job_id])
     why = f": {sentence(ended[0]['reason'], ended[0]['evidence'])}" if ended and ended[0]["reason"] else ""
+    for taken in query(_TAKEN_PORT, [job_id]):
+        why += f"; another replica on node {taken['node']} had port {taken['port']} already"
     return f"job {job_id}, its latest replica, ended before it accepted requests{why}"
 
 

@@ -251,6 +251,23 @@ def test_replica_that_fails_at_its_start_is_the_problem_of_its_endpoint(tenant, 
     assert endpoint.problem == ""
 
 
+@pytest.mark.parametrize(("template", "is_shared"), [({}, True), ({"image": "vllm"}, False)])
+def test_replica_that_finds_its_port_taken_on_its_node_names_the_port(tenant, user, node, template, is_shared):
+    endpoint = make(tenant, user, min_replicas=2, max_replicas=2, protocol="openai", port=8000)
+    reconcile()
+    first, second = live()
+    run_cycle()
+    node.start_all()
+    execute("UPDATE nodes_assignment SET started_at = started_at - interval '1 s' WHERE job_id = %s", [first])
+    Endpoint.objects.update(template=template)
+    node.end(f"{second}.1.0", exit_code=1)
+    reconcile()
+    endpoint.refresh_from_db()
+    problem = f"job {second}, its latest replica, ended before it accepted requests: exited with code 1"
+    taken = f"; another replica on node {node.name} had port 8000 already"
+    assert endpoint.problem == problem + taken * is_shared
+
+
 @pytest.mark.parametrize(("exit_class", "expected"), [("host_oom", True), ("cuda_oom", True), (None, False)])
 def test_end_of_a_replica_is_explained_to_its_dispatcher(tenant, user, node, exit_class, expected):
     ask(make(tenant, user), user)
