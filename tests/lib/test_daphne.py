@@ -39,6 +39,8 @@ METHODS: list[tuple[Any, str, list[str]]] = [
     (http.HTTPChannel, "checkPersistence", ["self", "request", "version"]),
     (http.HTTPChannel, "_respondToBadRequestAndDisconnect", ["self"]),
     (http.HTTPChannel, "forceAbortClient", ["self"]),
+    (server.Server, "application_checker", ["self"]),
+    (http_protocol.WebRequest, "handle_exception", ["self", "exception"]),
     (http.Request, "gotLength", ["self", "length"]),
     (http.Request, "handleContentChunk", ["self", "data"]),
     (http.Request, "requestReceived", ["self", "command", "path", "version"]),
@@ -117,6 +119,25 @@ def test_upload_has_the_limit_of_its_address(web, monkeypatch):
     assert receive(web, (head % ("/api/v1/tasks?endpoint=a", 3 << 20)).encode()).value() == b""
     assert receive(web, (head % ("/api/v1/jobs", limit)).encode()).value() == b""
     assert b" 413 " in receive(web, (head % ("/api/v1/jobs?a=/api/v1/tasks", limit + 1)).encode()).value()
+
+
+async def test_answer_that_fails_after_its_beginning_ends_only_its_own_connection(web, monkeypatch):
+    """Daphne answers it again, which raises: the client waits for the rest, and Daphne, which then checks no connection
+    any more, keeps all of them in memory."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        raise OSError("the disk fails")
+
+    web.application = application
+    monkeypatch.setattr(server, "reactor", clock := Clock())
+    transport = receive(web, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    [link] = web.connections.values()
+    await asyncio.wait([link["application_instance"]])
+    web.application_checker()
+    assert transport.value().endswith(b"part")
+    assert (transport.disconnected, len(clock.getDelayedCalls())) == (True, 1)
 
 
 def test_listening_port_creates_our_connections(web):

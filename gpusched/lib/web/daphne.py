@@ -141,6 +141,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
 
     _received = 0
     _is_refused = False
+    _has_begun = False  # the answer
 
     def __init__(self, *args: Any) -> None:
         """Let Twisted parse no form: Django does, and parsing the Content-Type alone takes long. Without: 10 %."""
@@ -174,7 +175,17 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         read the others as its next answer."""
         if self.method == b"HEAD" and message.get("body"):
             message = {**message, "body": b""}
+        self._has_begun = True
         super().handle_reply(message)
+
+    def handle_exception(self, exception: BaseException) -> None:
+        """Close the connection if the application fails after the beginning of its answer. Daphne's error page raises
+        then: the client would wait for the rest, and Daphne would check its connections no more, and keep all of them
+        in memory."""
+        if not self._has_begun:
+            super().handle_exception(exception)
+        elif not self.finished and self.channel is not None:
+            self.channel.forceAbortClient()
 
     def _max_bytes(self) -> int:
         """Return the limit of the body. Twisted sets the address of a request only once its body is complete."""
