@@ -16,6 +16,7 @@ from gpusched.lib.api.rest import is_true, read_query, whole_number
 from gpusched.lib.db.sql import query
 from gpusched.lib.limits import MAX_DOWNLOADS, MAX_DOWNLOADS_EACH
 from gpusched.lib.times import rfc3339
+from gpusched.lib.web.deferred import BrokenResponse
 from gpusched.protocol import reasons
 from gpusched.protocol.states import FINAL
 from jobs.api.jobs import visible_job
@@ -87,7 +88,7 @@ async def _chunks(job_id: int, attempt: int, rank: int, size: int) -> AsyncItera
     while offset < size:
         chunk = await read(job_id, attempt, rank, offset, min(store.MAX_READ, size - offset))
         if not chunk.data:
-            return  # deleted meanwhile: the client notices that it is shorter than Content-Length
+            raise BrokenResponse(f"the log of job {job_id} was deleted meanwhile")
         offset = chunk.next_offset
         yield chunk.data
 

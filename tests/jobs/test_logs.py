@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from gpusched import env
+from gpusched.lib.web.deferred import BrokenResponse
 from jobs.api.logs import downloads
 from jobs.logs import store
 from jobs.models import Attempt
@@ -195,11 +196,18 @@ def test_download_returns_the_full_log_as_a_file(storage):
         response: Any = await AsyncClient().get(f"{path}?download=true", headers=headers)
         return response, [piece async for piece in response.streaming_content]
 
+    async def read_while_it_is_deleted():
+        response: Any = await AsyncClient().get(f"{path}?download=true", headers=headers)
+        async for _ in response.streaming_content:
+            await sync_to_async(store.drop)(job_id, 1, 0)
+
     response, pieces = async_to_sync(read)()
     assert b"".join(pieces) == data
     assert [len(piece) for piece in pieces] == [store.MAX_READ, store.MAX_READ, 5]
     assert response["Content-Length"] == str(len(data))
     assert response["Content-Disposition"] == f'attachment; filename="job-{job_id}-attempt-1-rank-0.log"'
+    with pytest.raises(BrokenResponse):  # closes the connection: the client would wait for the rest
+        async_to_sync(read_while_it_is_deleted)()
     stranger = {"Authorization": f"Bearer {make_token(make_member(make_tenant()))}"}
     assert Client().get(f"{path}?download=true", headers=stranger).status_code == 404
     Attempt.objects.update(log_dropped_at=timezone.now())
