@@ -29,7 +29,6 @@ except SettingError as error:
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -45,7 +44,7 @@ from gpusched.lib.web.backpressure import Send, backpressure
 from gpusched.lib.web.connections import abort
 from gpusched.lib.web.deferred import BrokenResponse, DeferredResponse
 from gpusched.lib.web.request_threads import RequestThreads, answered
-from gpusched.lib.web.websockets import closed_in_outages, bounded_output
+from gpusched.lib.web.websockets import bounded_output, closed_in_outages, of_own_pages
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
 from serving.web import openai, serving
@@ -177,7 +176,7 @@ application = ProtocolTypeRouter(
                         path("ws/agent/", AgentConsumer.as_asgi()),
                         path("ws/jobs/<int:job_id>/stream", stream_socket),
                         path("ws/heads/<int:node_id>", head_socket),
-                        path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
+                        path("ws/live/", of_own_pages(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
                     ]
                 )
             )

@@ -13,13 +13,12 @@ from urllib.parse import parse_qs
 
 import msgspec
 from channels.auth import AuthMiddlewareStack
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem, body, invalid
 from gpusched.lib.web.client_address import client_of, networks
-from gpusched.lib.web.websockets import Output, Receive, Scope, Send
+from gpusched.lib.web.websockets import Output, Receive, Scope, Send, of_own_pages
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.streams import StreamReset
 from nodes.streams import access
@@ -69,7 +68,7 @@ def _by_token_or_page(scope: Scope, receive: Receive, send: Send) -> Any:
     return (_serve if has_token else _of_page)(scope, receive, send)
 
 
-_of_page = AllowedHostsOriginValidator(AuthMiddlewareStack(_serve))
+_of_page = of_own_pages(AuthMiddlewareStack(_serve))
 stream_socket = _by_token_or_page
 
 

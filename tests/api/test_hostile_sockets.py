@@ -23,14 +23,19 @@ def test_hostile_agent_is_answered_or_closed_and_other_agents_continue():
     hostile_sockets.try_agents_socket(examples=6)
 
 
-def test_page_without_session_or_from_another_origin_is_refused():
-    """A55: None: the handshake itself is refused."""
+def test_page_without_session_or_from_another_origin_is_refused(settings):
+    """A55: None: the handshake itself is refused. A job's page on a forwarded port has another port."""
+    settings.CSRF_TRUSTED_ORIGINS = ["https://localhost:8443", "http://*.example"]
     cookie = cookie_of(make_member(make_tenant("team")))
     for headers, code in (
         ({"origin": "http://evil.example", "cookie": "good"}, None),
+        ({"origin": "http://localhost:9734", "cookie": "good"}, None),
+        ({"origin": "http://localhost:8443", "cookie": "good"}, None),
+        ({"origin": "http://evil.example/localhost", "cookie": "good"}, None),
         ({"origin": "null", "cookie": "good"}, None),
         ({"cookie": "good"}, None),
         ({"origin": "http://localhost"}, 4401),
+        ({"origin": "https://localhost:8443"}, 4401),
         ({"origin": "http://localhost", "cookie": "forged"}, 4401),
     ):
         assert asyncio.run(hostile_sockets.knock_as_page(headers, cookie)) == code, headers

@@ -10,7 +10,10 @@ from typing import Any, Protocol
 from autobahn.websocket.protocol import PreparedMessage
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
+from django.conf import settings
 from django.db import Error
+from django.utils.http import is_same_domain
 
 from gpusched.lib.db.outages import is_outage, summary
 from gpusched.lib.web.backpressure import Pace
@@ -38,6 +41,27 @@ class HubSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
     def send_text(self, text: str) -> None:
         """Send a message, in the event loop. Do nothing if the connection is closed."""
         self.scope["output"].send_text(text)
+
+
+def of_own_pages(application: Application) -> Any:
+    """Refuse sockets that pages of other origins open with the cookie of the session. As for forms, another port is
+    another origin: `gpusched forward` shows the pages of jobs there. Channels compares only the names of hosts."""
+    checked: Application = AllowedHostsOriginValidator(application)
+    refused: Application = WebsocketDenier()
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        is_own = _is_own(headers.get(b"origin", ""), headers.get(b"host", ""))
+        await (checked if is_own else refused)(scope, receive, send)
+
+    return run
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Return whether an origin is that of this server, by the rules of Django's CSRF protection."""
+    scheme, _, name = origin.partition("://")
+    trusted = (pattern.partition("://")[::2] for pattern in settings.CSRF_TRUSTED_ORIGINS)
+    return name == host or any(scheme == also and is_same_domain(name, names.lstrip("*")) for also, names in trusted)
 
 
 def closed_in_outages(application: Application) -> Application:
