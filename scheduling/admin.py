@@ -10,6 +10,8 @@ from django.forms import BooleanField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django_q.admin import ScheduleAdmin
+from django_q.models import Schedule
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit.admin import ReadOnly
@@ -107,3 +109,12 @@ class ReservationAdmin(ReadOnly):
     list_filter = ("state", "is_hard", "is_lease", "tenant")
     list_select_related = ("tenant", "user")  # Django's default leaves out keys that can be null
     search_fields = ("note",)
+
+
+admin.site.unregister(Schedule)
+
+
+@admin.register(Schedule)
+class PlannedTaskAdmin(ReadOnly, ScheduleAdmin):  # type: ignore[misc]
+    """Show the tasks of housekeeping, which plans them at its start. In a form, an admin could have the server call any
+    function of Python."""

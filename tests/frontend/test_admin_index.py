@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django_q.models import Schedule
 
 from nodes.models import Device
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -97,3 +98,15 @@ def test_admin_rejects_values_in_an_address_that_no_field_can_have(address):
 def test_admin_rejects_a_nul_character_in_an_address(address):
     answer = browser(make_user("root", admin=True)).get(f"/admin/{address}")
     assert (answer.status_code, "This request is not valid" in text_of(answer)) == (400, True)
+
+
+def test_admin_shows_planned_tasks_but_edits_none():
+    """A form would let an admin run any function on the server."""
+    row = Schedule.objects.create(name="sweep", func="scheduling.worker.tasks.sweep", schedule_type=Schedule.MINUTES)
+    root = browser(make_user("root", admin=True))
+    assert "scheduling.worker.tasks.sweep" in text_of(root.get("/admin/django_q/schedule/"))
+    assert root.get(f"/admin/django_q/schedule/{row.pk}/change/").status_code == 200
+    edits = [f"{row.pk}/change/", f"{row.pk}/delete/", "add/"]
+    form = {"name": "sweep", "func": "os.system", "args": "'true'", "schedule_type": "O", "post": "yes"}
+    assert [root.post(f"/admin/django_q/schedule/{edit}", form).status_code for edit in edits] == [403] * 3
+    assert [task.func for task in Schedule.objects.all()] == ["scheduling.worker.tasks.sweep"]
