@@ -21,6 +21,7 @@ from gpusched import __version__
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.api.rest import raw_body
 from gpusched.lib.audit import log
+from gpusched.protocol import choices
 from gpusched.protocol.states import Scope
 from tenants.auth.identity import Identity, TokenAuthentication
 
@@ -119,7 +120,7 @@ def _call(message: Message, rest: RestCalls) -> dict[str, Any]:
         fields = ("code", "detail", "next_step", "errors")
         return _content(untrusted.mark({name: error.problem.get(name) for name in fields}), is_error=True)
     except (NotConfirmed, WrongArguments, msgspec.ValidationError) as error:
-        return _content({"detail": str(error)}, is_error=True)
+        return _content({"detail": choices.named(tool.arguments, str(error))}, is_error=True)
 
 
 def _content(value: object, *, is_error: bool = False) -> dict[str, Any]:

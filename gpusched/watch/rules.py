@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gpusched.client.errors import Invalid
+from gpusched.protocol import choices
 from gpusched.protocol.reservations import NewReservation, validate
 
 SOURCES = ("log", "files", "process", "command", "slurm", "monitor")
@@ -82,7 +83,8 @@ def load(path: Path) -> Rules:
     except RecursionError as error:
         raise Invalid(f"{path}: it is nested too deeply") from error
     except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise Invalid(f"{path}: {error}", next_step="docs/how-to/watch-and-reserve.md has the fields") from error
+        message = choices.named(Rules, str(error))
+        raise Invalid(f"{path}: {message}", next_step="docs/how-to/watch-and-reserve.md has the fields") from error
     problems = [f"rule {rule.name!r}: {problem}" for rule in rules.rules for problem in _problems(rule, rules.endpoint)]
     names = [rule.name for rule in rules.rules]
     problems += [f"two rules are named {name!r}" for name in sorted({name for name in names if names.count(name) > 1})]

@@ -1,11 +1,17 @@
 """A60: the answer to a body with several errors lists all of them, whatever the kind of the first one."""
 
+import re
+
 import msgspec
 import pytest
 
+from gpusched.client.calls.jobs import as_request
+from gpusched.client.errors import Invalid
 from gpusched.lib.api import rest
 from gpusched.lib.api.problems import Problem
+from gpusched.protocol import choices
 from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.states import Scope
 from tests.api.calls import call
 from tests.factories import make_token
 
@@ -80,3 +86,32 @@ def test_model_longer_than_its_column_is_refused(user, tenant):
     assert errors(user, {"command": ["x"], "gpu_count": 1, "gpu_model": "A100|" + "x" * 201}) == {
         "gpu_model": "too_long"
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("topology", "x", "must be 'any', 'nvlink', 'numa', 'prefer_nvlink' or 'prefer_numa', not 'x'"),
+        ("gpu_memory_mb", "all", "must be a whole number or 'auto', not 'all'"),
+        ("depends_on", [{"job": 1, "kind": "end"}], "must be 'after_ok', 'after_any' or 'after_fail', not 'end'"),
+        ("tolerations", [{"key": "a", "operator": ""}], "must be 'Equal' or 'Exists', not ''"),
+        (
+            "node_affinity",
+            {"required": [{"key": "a", "operator": "Near"}]},
+            "must be 'in', 'notin', 'exists' or 'doesnotexist', not 'Near'",
+        ),
+    ],
+)
+def test_field_with_a_fixed_choice_names_it(user, tenant, field, value, message):
+    """A60: through the API, and in the client before it sends anything."""
+    answer = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], field: value})
+    [error] = answer.json()["errors"]
+    assert (error["field"].split(".")[0], error["code"], error["message"]) == (field, "wrong_type", message)
+    with pytest.raises(Invalid, match=re.escape(message)):
+        as_request({"command": ["x"], field: value})
+
+
+def test_enumeration_of_a_whole_body_is_named():
+    assert choices.named(Scope, "Invalid enum value 'x'") == "Must be 'read', 'write' or 'admin', not 'x'"
+    inner = choices.named(dict[str, list[Scope]], "Invalid enum value 1 - at `$[...][0]`")
+    assert inner == "Must be 'read', 'write' or 'admin', not 1 - at `$[...][0]`"

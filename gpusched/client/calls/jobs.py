@@ -7,6 +7,7 @@ import msgspec
 
 from gpusched.client.errors import Invalid, NotFound
 from gpusched.client.transport.call import API, Call, get, json_as, without_none, write
+from gpusched.protocol import choices
 from gpusched.protocol.affinity import NodeAffinity, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
@@ -92,7 +93,7 @@ def as_request(fields: dict[str, Any]) -> JobRequest:
     try:
         return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
-        message = str(error)
+        message = choices.named(JobRequest, str(error))
         raise Invalid(
             message[0].lower() + message[1:], next_step="see the fields of a job in docs/rest.md#job-request"
         ) from error

@@ -18,6 +18,7 @@ from rest_framework.request import Request
 
 from gpusched.lib.api.problems import Problem, invalid, too_large
 from gpusched.lib.times import parsed
+from gpusched.protocol import choices
 from gpusched.protocol.job_request import FieldError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -113,7 +114,7 @@ def _fault(raw: bytes, error: Exception) -> str:
 def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
     """Return all field errors. msgspec stops at the first one, so convert the body again without its field, and so on.
     Decode it once: a body may have megabytes."""
-    errors = [_field_error(text)]
+    errors = [_field_error(choices.named(kind, text))]
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):  # in a part that msgspec skipped for the type
@@ -129,7 +130,7 @@ def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -
             value = msgspec.convert(body, kind, builtin_types=(), str_keys=True)
         except msgspec.ValidationError as error:
             text = str(error)
-            errors.append(_field_error(text))
+            errors.append(_field_error(choices.named(kind, text)))
         else:
             return errors + [
                 problem for problem in problems(value) if re.split(r"[.\[]", problem.field)[0] not in removed
