@@ -46,7 +46,7 @@ import tenants.api.users
 from frontend.mcp.view import Mcp
 from frontend.ui.errors import page_error, page_of_outage
 from gpusched.lib.api.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
-from gpusched.lib.db.outages import is_outage, outcome, symptom
+from gpusched.lib.db.outages import is_temporary, outcome, symptom
 from scheduling.status.metrics import metrics
 
 
@@ -217,7 +217,7 @@ def handler500(request: HttpRequest) -> HttpResponse:
     """Answer every error that no other handler has answered: of views, of Django REST framework and of middleware.
     Django calls it while it handles the error."""
     error = sys.exception()
-    if is_outage(error):
+    if is_temporary(error):
         problem = database_unavailable(request, error)
         return response_for(problem) if wants_problem(request) else page_of_outage(request, symptom(error), problem)
     if wants_problem(request):

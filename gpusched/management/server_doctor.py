@@ -41,6 +41,8 @@ _SETTINGS = (
     "max_connections",
     "idle_session_timeout",
     "idle_in_transaction_session_timeout",
+    "statement_timeout",
+    "lock_timeout",
     "server_version_num",
 )
 
@@ -206,6 +208,10 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
             yield Finding(name, WARN, sentence, f"ALTER ROLE … SET {name} = 0 for gpusched's user")
         else:
             yield Finding(name, OK, "none")
+    for name in ("statement_timeout", "lock_timeout"):
+        if values[name] != "0":
+            sentence = f"{name} is {values[name]} ms: what takes longer fails, and so may scheduling cycles"
+            yield Finding(name, WARN, sentence, f"ALTER ROLE … SET {name} = 0 for gpusched's user")
     if (version := int(values["server_version_num"]) // 10_000) < 16:
         yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
 

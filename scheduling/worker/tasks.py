@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from gpusched import tracing
-from gpusched.lib.db.outages import is_outage, summary
+from gpusched.lib.db.outages import is_temporary, summary
 from gpusched.lib.db.sql import execute, retry_atomic
 from jobs import retention as job_retention
 from jobs.lifecycle import clock_steps as job_clock_steps
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 def cycle(trigger: str) -> None:
     """Run a cycle and the chores if this worker leads, or soon does. Another leader has received the same wake-up.
 
-    An outage of the database ends the task, and the next tick repeats it."""
+    A temporary error of the database ends the task, and the next tick repeats it."""
     tracing.start("gpusched-worker")  # here, because django-q2 forks a new process from time to time
     try:
         _lead(trigger)
     except Exception as error:
-        if not is_outage(error):
+        if not is_temporary(error):
             raise
         logger.warning("no cycle: %s", summary(error))
 

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from gpusched.lib.api.problems import Problem, as_problem, database_unavailable, invalid
 from gpusched.lib.api.rest import decode, raw_body
 from gpusched.lib.bus import events
-from gpusched.lib.db.outages import is_outage
+from gpusched.lib.db.outages import is_temporary
 from gpusched.lib.limits import MAX_OPENAI_BODY_BYTES
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.job_request import FieldError
@@ -47,7 +47,7 @@ class _OpenAIView(APIView):
 
     def _error(self, error: Exception, context: dict[str, Any]) -> HttpResponse | None:
         problem = as_problem(error)
-        if problem is None and is_outage(error):
+        if problem is None and is_temporary(error):
             problem = database_unavailable(self.request, error)
         return None if problem is None else error_of(problem)
 

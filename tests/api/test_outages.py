@@ -9,6 +9,7 @@ import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.test import Client
 
+from gpusched.lib.db.connections import connect
 from gpusched.lib.db.engine.base import gate
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import execute, query
@@ -212,6 +213,24 @@ def test_full_disk_of_the_database_is_named(token, monkeypatch):
     browser.force_login(make_user())
     page = browser.get("/queue/")
     assert (page.status_code, b"The database has no disk space left" in page.content) == (503, True)
+
+
+@pytest.mark.parametrize("timeout", ["statement_timeout", "lock_timeout"])
+def test_timeout_of_the_role_is_temporary(token, monkeypatch, caplog, timeout):
+    """It is no defect to report: the same request may succeed later."""
+
+    def wait_for_lock(*_):
+        with transaction.atomic():
+            execute(f"SET LOCAL {timeout} = '50ms'")
+            execute("SELECT pg_advisory_xact_lock(1)")
+
+    monkeypatch.setattr("jobs.submit.submit.submit", wait_for_lock)
+    with connect() as other, caplog.at_level(logging.WARNING, "django.request"):
+        other.execute("SELECT pg_advisory_lock(1)")
+        answer = ask("POST", "/api/v1/jobs", token, JOB)
+    require_unavailable(answer, timeout)
+    [record] = [row for row in caplog.records if row.name == "django.request"]
+    assert record.exc_info is None and timeout in record.getMessage() and timeout in answer.json()["detail"]
 
 
 def test_connection_ended_by_the_server_in_a_transaction_is_an_outage(django_db_blocker):

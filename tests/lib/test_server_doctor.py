@@ -23,7 +23,8 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 PROXIED = Env(trusted_proxies="127.0.0.1", behind_tls=True)
 HEALTHY = {
     "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "max_connections": "100",
-    "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0", "server_version_num": "160009",
+    "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0", "statement_timeout": "0",
+    "lock_timeout": "0", "server_version_num": "160009",
 }  # fmt: skip
 
 
@@ -106,7 +107,8 @@ def test_clock_that_differs_is_noticed(seconds: float, level: str) -> None:
     [
         ("fsync", "off", "fail"), ("full_page_writes", "off", "fail"), ("synchronous_commit", "off", "fail"),
         ("max_connections", "30", "fail"), ("idle_session_timeout", "60000", "warn"),
-        ("idle_in_transaction_session_timeout", "5000", "warn"),
+        ("idle_in_transaction_session_timeout", "5000", "warn"), ("statement_timeout", "200", "warn"),
+        ("lock_timeout", "200", "warn"),
     ],
 )  # fmt: skip
 def test_setting_of_the_database_is_noticed(name: str, value: str, level: str) -> None:

@@ -72,7 +72,7 @@ def too_large(max_bytes: int | None = None) -> Problem:
 
 
 def database_unavailable(request: HttpRequest, error: BaseException | None) -> Problem:
-    """Return a 503 for a request that failed with this error, an outage of the database."""
+    """Return a 503 for a request that failed with this temporary error of the database."""
     outcome, next_step = outages.outcome(request)
     detail = f"{outages.symptom(error)}{outcome}"
     return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)

@@ -13,7 +13,16 @@ from django.http import HttpRequest
 _STATES = ("57P01", "57P02", "57P03", "25006")
 # 08: the connection failed. 53: no connection, memory or disk space is left.
 _CLASSES = ("08", "53")
-_SHORTAGES = {"53100": "the database has no disk space left", "53200": "the database has no memory left"}
+# A timeout of the role ended the statement, or an administrator did: the connection is sound.
+_TIMEOUTS = {
+    "57014": "the database ended a statement that took too long (statement_timeout)",
+    "55P03": "the database ended a wait for a lock (lock_timeout)",
+}
+_SYMPTOMS = {
+    "53100": "the database has no disk space left",
+    "53200": "the database has no memory left",
+    **_TIMEOUTS,
+}
 _NO_CONNECTION = "gpusched_no_connection"
 
 
@@ -22,10 +31,15 @@ def is_outage(error: BaseException | None) -> bool:
     return any(_is_outage_error(cause) for cause in _psycopg_errors(error))
 
 
+def is_temporary(error: BaseException | None) -> bool:
+    """Return whether the same request may succeed later: an outage, or a timeout of the database."""
+    return is_outage(error) or any(cause.sqlstate in _TIMEOUTS for cause in _psycopg_errors(error))
+
+
 def symptom(error: BaseException | None) -> str:
-    """Return what callers observe of this outage, as a sentence."""
-    shortages = (_SHORTAGES.get(cause.sqlstate or "") for cause in _psycopg_errors(error))
-    return next(filter(None, shortages), "the database does not answer")
+    """Return what callers observe of this temporary error, as a sentence."""
+    symptoms = (_SYMPTOMS.get(cause.sqlstate or "") for cause in _psycopg_errors(error))
+    return next(filter(None, symptoms), "the database does not answer")
 
 
 def summary(error: BaseException) -> str:
@@ -86,9 +100,9 @@ def is_no_probe(record: logging.LogRecord) -> bool:
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
-    """Filter the logs of Django's requests and of django-q2: log an outage as a line, not as a traceback."""
+    """Filter the logs of Django's requests and of django-q2: log a temporary error as a line, not as a traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    if error is not None and is_outage(error):
+    if error is not None and is_temporary(error):
         record.msg, record.args = f"{record.getMessage()}: {summary(error)}", ()
         record.exc_info = record.exc_text = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import Error
 from django.utils.http import is_same_domain
 
-from gpusched.lib.db.outages import is_outage, summary
+from gpusched.lib.db.outages import is_temporary, summary
 from gpusched.lib.web.backpressure import Pace
 from gpusched.lib.web.connections import connection
 
@@ -79,7 +79,7 @@ def closed_in_outages(application: Application) -> Application:
         try:
             await application(scope, receive, noted)
         except Error as error:
-            if not is_outage(error):
+            if not is_temporary(error):
                 raise
             logger.warning("%s is closed: %s", scope["path"], summary(error))
             if not is_accepted:  # a rejected handshake carries no reason, a close code does
