@@ -34,6 +34,8 @@ RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 # Listeners, notifiers, workers and their children, and some for an operator.
 OTHER_CONNECTIONS = 20
 _LISTENING = "0A"
+# PgBouncer's error for a client that waited this long for one of its connections.
+_NO_POOLED = "query_wait_timeout"
 _SETTINGS = (
     "fsync",
     "full_page_writes",
@@ -64,7 +66,7 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
         tokens, agents = _tokens(now), _agents(now)
     except (OperationalError, psycopg.OperationalError) as error:
-        return [*findings, _unreachable(data_dir, error)]
+        return [*findings, _unreachable(data_dir, _connections(env), error)]
     except ProgrammingError as error:
         return [*findings, _other_tables(error)]
     findings += [*check_tokens(tokens), *check_agents(*agents)]
@@ -196,7 +198,7 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
             yield Finding(name, FAIL, sentence, f"ALTER SYSTEM SET {name} = on, and reload PostgreSQL")
         else:
             yield Finding(name, OK, values[name])
-    needed = env.web_threads * env.web_processes + OTHER_CONNECTIONS
+    needed = _connections(env)
     if int(values["max_connections"]) < needed:
         sentence = f"max_connections is {values['max_connections']}; this server can need {needed}"
         yield Finding("max_connections", FAIL, sentence, "raise it, or lower GPUSCHED_WEB_THREADS")
@@ -216,16 +218,23 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
         yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
 
 
+def _connections(env: Env) -> int:
+    return env.web_threads * env.web_processes + OTHER_CONNECTIONS
+
+
 def _other_tables(error: ProgrammingError) -> Finding:
     sentence = f"its tables cannot be read: {str(error).splitlines()[0]}"
     step = "run gpusched-server migrate, and check the rights of the database's user; its other checks did not run"
     return Finding("database", FAIL, sentence, step)
 
 
-def _unreachable(data_dir: Path, error: Exception) -> Finding:
+def _unreachable(data_dir: Path, needed: int, error: Exception) -> Finding:
     if not database_url():
         step = "set GPUSCHED_DATA_DIR to the server's data directory, or GPUSCHED_DATABASE_URL"
         return Finding("database", FAIL, f"no server has used the data directory {data_dir}", step)
+    if _NO_POOLED in str(error):
+        step = f"raise default_pool_size to {needed} for each server; the other checks did not run"
+        return Finding("database", FAIL, f"PgBouncer has no connection left for this check: {_NO_POOLED}", step)
     step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
     return Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)
 

@@ -188,6 +188,18 @@ def test_tables_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch, tm
     assert found.level == "fail" and found.says.endswith("used_at does not exist") and "migrate" in found.next_step
 
 
+def test_pool_without_a_free_connection_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was reported as a database that does not run. PgBouncer's default is less than this server needs."""
+
+    def refuse() -> None:
+        raise OperationalError("query_wait_timeout")
+
+    monkeypatch.setattr(connection, "cursor", refuse)
+    monkeypatch.setattr(doctor, "database_url", lambda: "postgresql://db/x")
+    [found] = [one for one in doctor.examine(Env(), tmp_path, NOW) if one.check == "database"]
+    assert found.level == "fail" and "PgBouncer" in found.says and "default_pool_size to 36" in found.next_step
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"at": "2026-01-01T00:00:00", "file": "x"}'])
 def test_damaged_record_of_a_backup_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "last_backup.json").write_text(text)
