@@ -1,5 +1,6 @@
 """The file of a backup; tests/e2e/test_restore.py restores a real one."""
 
+import errno
 import os
 import pwd
 import shutil
@@ -223,6 +224,25 @@ def test_restore_leaves_the_gap_in_its_own_transaction(database_url: str, tmp_pa
         backups.restore(file, tmp_path, database_url, before_restore)
         [[last]] = connection.execute("SELECT last_value FROM jobs_job_id_seq").fetchall()
     assert last == 2 + SKIPPED_IDS
+
+
+def test_full_disk_is_named_with_its_directory(database_url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A backup printed only "No space left on device", and a restore that the file was no backup."""
+
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int)")
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    file = backups.back_up(tmp_path, database_url, "key", tmp_path / "good", now)
+    monkeypatch.setattr(shutil, "copyfileobj", write)
+    with pytest.raises(backups.BackupError, match=f"no space is left in {tmp_path}: .*unpacked"):
+        backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0")
+    monkeypatch.setattr(tarfile.TarFile, "add", write)
+    with pytest.raises(backups.BackupError, match=f"no space is left in {tmp_path}/bad: .*--into"):
+        backups.back_up(tmp_path, database_url, "key", tmp_path / "bad", now)
+    assert not any((tmp_path / "bad").iterdir())
 
 
 @pytest.mark.parametrize("name", [backups.KEY, backups._LAST])

@@ -1,5 +1,6 @@
 """Back up and restore everything but the logs of jobs: the database and the secret key, in one file."""
 
+import errno
 import fcntl
 import json
 import os
@@ -61,7 +62,8 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     database_url = writable(database_url)  # a standby may be behind
     target = directory / f"gpusched-{now:%Y%m%dT%H%M%SZ}.tar"
-    with _unfinished(directory) as place:
+    step = "a backup needs twice its size while it is written; --into names another directory"
+    with _space_in(directory, step), _unfinished(directory) as place:
         dump, key, archive = (place / name for name in (DUMP, KEY, "backup.tar"))
         _run("pg_dump", ["--format=custom", "--no-owner", f"--file={dump}"], database_url)
         _require_tables(database_url)
@@ -104,15 +106,17 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
     process may be killed, and a web process that still runs may write. Return the number that the last one selects.
     `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
     with _unfinished(data_dir) as place:  # beside the data: the statements need as much space
-        try:
-            _unpack(archive, place)
-        except (OSError, KeyError, tarfile.TarError) as error:
-            raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
+        with _space_in(data_dir, "the unpacked backup needs it"):
+            try:
+                _unpack(archive, place)
+            except (OSError, KeyError, tarfile.TarError) as error:
+                raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url, _stopped(url):
             drop, statements, prepared = (place / name for name in ("drop.sql", "restore.sql", "prepared.sql"))
             drop.write_text(_DROP)
             prepared.write_text(f"RESET search_path; {prepare(url)}")  # the statements of a backup clear it
-            _write_statements(place / DUMP, statements, url)
+            with _space_in(data_dir, "the unpacked backup needs it"):
+                _write_statements(place / DUMP, statements, url)
             options = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
             files = [f"--file={file}" for file in (drop, statements, prepared)]
             output = _run("psql", [*options, "--single-transaction", *files], url)
@@ -194,6 +198,17 @@ def _locked(place: Path) -> Iterator[None]:
 
 def _delete_abandoned(directory: Path) -> None:
     for place in directory.glob(f"{_UNFINISHED}*"):
+@contextmanager
+def _space_in(directory: Path, step: str) -> Iterator[None]:
+    """Name the directory if its disk is full: the errors of a write, and of PostgreSQL's programs, do not."""
+    try:
+        yield
+    except (BackupError, OSError) as error:
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise BackupError(f"no space is left in {directory}: free some, and try again; {step}") from error
+
+
         with suppress(OSError), (place / _LOCK).open("r+") as lock:  # it is in use, or another user's
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(place, ignore_errors=True)
