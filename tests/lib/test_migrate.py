@@ -40,7 +40,7 @@ def test_migrate_has_time_if_the_role_has_a_statement_timeout(monkeypatch):
     call_command("migrate", "--tries", "1", verbosity=0)
 
 
-def test_migrate_waits_for_another_one_if_the_role_has_a_lock_timeout(monkeypatch):
+def test_migrate_waits_for_another_one_if_the_role_has_a_lock_timeout(monkeypatch, capsys):
     with connect() as other:
         other.execute("SELECT pg_advisory_lock(%s)", [Lock.MIGRATE])
         release = threading.Timer(0.5, other.execute, ["SELECT pg_advisory_unlock_all()"])
@@ -48,6 +48,7 @@ def test_migrate_waits_for_another_one_if_the_role_has_a_lock_timeout(monkeypatc
         execute("SET lock_timeout = '100ms'")
         call_command("migrate", verbosity=0)
         release.join()
+    assert "waiting for another migration, or for a backup" in capsys.readouterr().err
 
 
 @pytest.fixture

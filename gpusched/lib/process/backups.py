@@ -164,6 +164,16 @@ def database(data_dir: Path, database_url: str) -> Iterator[str]:
 @contextmanager
 def _stopped(url: str) -> Iterator[None]:
     """Require that no worker runs cycles in the database, on any machine, and let none begin meanwhile."""
+@contextmanager
+def without_migration(database_url: str) -> Iterator[None]:
+    """Wait for a migration, and let none begin meanwhile: pg_dump fails if a table or view changes as it reads it."""
+    with psycopg.connect(writable(database_url), autocommit=True) as connection:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SET lock_timeout = 0")
+        connection.execute("SELECT pg_advisory_lock_shared(%s)", [Lock.MIGRATE])
+        yield
+
+
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("SELECT pg_try_advisory_lock(%s)", [Lock.LEADER]).fetchone()
         if not row or not row[0]:

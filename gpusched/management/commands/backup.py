@@ -32,7 +32,7 @@ class Command(BaseCommand):
         if keep is not None and keep < 1:
             raise CommandError("--keep must be at least 1")
         try:
-            with _database() as url:
+            with _database() as url, backups.without_migration(url):
                 file = backups.back_up(settings.DATA_DIR, url, settings.SECRET_KEY, options["into"], datetime.now(UTC))
                 is_usable = self._has_key(url)
             deleted = backups.remove_older(file, keep) if keep and is_usable else []

@@ -17,7 +17,7 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
 from gpusched.lib.db import requirements
-from gpusched.lib.db.locks import Lock, locked
+from gpusched.lib.db.locks import Lock, locked, try_acquire
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import rows
 from gpusched.lib.db.views import are_current, install_views
@@ -52,6 +52,8 @@ class Command(migrate.Command):
         require_usable()
         with connection.cursor() as cursor:
             cursor.execute(_NO_TIMEOUTS)
+        if not try_acquire(Lock.MIGRATE):
+            self.stderr.write("waiting for another migration, or for a backup")
         with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
