@@ -27,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 from gpusched.lib.db.embedded import Server
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.process import backups
+from gpusched.management.commands import migrate
 from jobs.lifecycle.restored_ids import SKIPPED_IDS, before_restore
 from tests.waiting import wait_for
 
@@ -225,6 +226,24 @@ def test_restore_leaves_the_gap_in_its_own_transaction(database_url: str, tmp_pa
         backups.restore(file, tmp_path, database_url, before_restore)
         [[last]] = connection.execute("SELECT last_value FROM jobs_job_id_seq").fetchall()
     assert last == 2 + SKIPPED_IDS
+
+
+def test_backup_that_this_version_cannot_use_is_refused_before_anything_changes(
+    database_url: str, tmp_path: Path
+) -> None:
+    """It replaced the database, and only the next start refused it. After a rollback, one of the next version works."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE django_migrations (id serial, app text, name text, applied timestamptz)")
+        add = "INSERT INTO django_migrations (app, name) VALUES (%s, %s)"
+        connection.cursor().executemany(add, [*migrate._own(), ("jobs", "9999_later")])
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        found: list[backups.Migrations] = []
+        backups.restore(file, tmp_path, database_url, lambda url: "SELECT 0", found.append)
+        assert migrate.is_newer(found[0]) and not migrate.is_newer(migrate._own())
+        connection.execute("DELETE FROM django_migrations WHERE app = 'serving'")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 2, tzinfo=UTC))
+        with pytest.raises(CommandError, match="nothing was changed"):
+            backups.restore(file, tmp_path, database_url, pytest.fail, migrate.is_newer)
 
 
 def test_full_disk_is_named_with_its_directory(database_url: str, tmp_path: Path, monkeypatch: Any) -> None:

@@ -43,6 +43,8 @@ END $$;
 """
 # An extension, or a schema with its name, or the comment on one, in the list of what a dump contains.
 _OF_ADMINISTRATOR = re.compile(r"^\d+; \d+ \d+ (?:COMMENT - )?(?:EXTENSION|SCHEMA (?:- )?(\S+)) ")
+Migrations = set[tuple[str, str]]
+_MIGRATION = ("id", "app", "name", "applied")
 _LAST = "last_backup.json"
 _FILES = f"gpusched-{'[0-9]' * 8}T{'[0-9]' * 6}Z.tar"
 _UNFINISHED, _LOCK = "unfinished-", "lock"
@@ -99,11 +101,18 @@ def last_backup(data_dir: Path) -> tuple[datetime, Path] | None:
     return datetime.fromisoformat(record["at"]), Path(record["file"])
 
 
-def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], str]) -> int:
+def restore(
+    archive: Path,
+    data_dir: Path,
+    database_url: str,
+    prepare: Callable[[str], str],
+    check: Callable[[Migrations], object] = lambda migrations: None,
+) -> int:
     """Replace the database and the secret key by those of a backup. gpusched must not run.
 
     `prepare` gets the URL of the database before, and returns statements for the end of the same transaction: this
     process may be killed, and a web process that still runs may write. Return the number that the last one selects.
+    `check` gets the migrations of the backup before anything is changed, and may raise an error.
     `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
     with _unfinished(data_dir) as place:  # beside the data: the statements need as much space
         with _space_in(data_dir, "the unpacked backup needs it"):
@@ -112,6 +121,7 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             except (OSError, KeyError, tarfile.TarError) as error:
                 raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url, _stopped(url):
+            check(_migrations(place / DUMP, url))
             drop, statements, prepared = (place / name for name in ("drop.sql", "restore.sql", "prepared.sql"))
             drop.write_text(_DROP)
             prepared.write_text(f"RESET search_path; {prepare(url)}")  # the statements of a backup clear it
@@ -137,6 +147,13 @@ def _write_statements(dump: Path, statements: Path, url: str) -> None:
     _run("pg_restore", [*options, "--no-tablespaces", f"--use-list={kept}", f"--file={statements}", str(dump)], url)
 
 
+def _migrations(dump: Path, url: str) -> Migrations:
+    """Return the applied migrations of a backup, as (app, name)."""
+    content = _run("pg_restore", ["--data-only", "--table=django_migrations", "--file=-", str(dump)], url)
+    fields = [line.split("\t") for line in content.splitlines()]
+    return {(row[1], row[2]) for row in fields if len(row) == len(_MIGRATION)}
+
+
 def _require_tables(url: str) -> None:
     """Refuse an empty database: its backup would replace the one that matters."""
     with psycopg.connect(url) as connection:
@@ -145,6 +162,16 @@ def _require_tables(url: str) -> None:
     if is_empty:
         step = "check GPUSCHED_DATABASE_URL and GPUSCHED_DATA_DIR"
         raise BackupError(f"there is nothing to back up: the database is empty; {step}")
+
+
+@contextmanager
+def without_migration(database_url: str) -> Iterator[None]:
+    """Wait for a migration, and let none begin meanwhile: pg_dump fails if a table or view changes as it reads it."""
+    with psycopg.connect(writable(database_url), autocommit=True) as connection:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SET lock_timeout = 0")
+        connection.execute("SELECT pg_advisory_lock_shared(%s)", [Lock.MIGRATE])
+        yield
 
 
 @contextmanager
@@ -164,21 +191,22 @@ def database(data_dir: Path, database_url: str) -> Iterator[str]:
 @contextmanager
 def _stopped(url: str) -> Iterator[None]:
     """Require that no worker runs cycles in the database, on any machine, and let none begin meanwhile."""
-@contextmanager
-def without_migration(database_url: str) -> Iterator[None]:
-    """Wait for a migration, and let none begin meanwhile: pg_dump fails if a table or view changes as it reads it."""
-    with psycopg.connect(writable(database_url), autocommit=True) as connection:
-        connection.execute("SET statement_timeout = 0")
-        connection.execute("SET lock_timeout = 0")
-        connection.execute("SELECT pg_advisory_lock_shared(%s)", [Lock.MIGRATE])
-        yield
-
-
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("SELECT pg_try_advisory_lock(%s)", [Lock.LEADER]).fetchone()
         if not row or not row[0]:
             raise BackupError("gpusched is running: a worker runs cycles in this database; stop all parts first")
         yield
+
+
+@contextmanager
+def _space_in(directory: Path, step: str) -> Iterator[None]:
+    """Name the directory if its disk is full: the errors of a write, and of PostgreSQL's programs, do not."""
+    try:
+        yield
+    except (BackupError, OSError) as error:
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise BackupError(f"no space is left in {directory}: free some, and try again; {step}") from error
 
 
 @contextmanager
@@ -208,17 +236,6 @@ def _locked(place: Path) -> Iterator[None]:
 
 def _delete_abandoned(directory: Path) -> None:
     for place in directory.glob(f"{_UNFINISHED}*"):
-@contextmanager
-def _space_in(directory: Path, step: str) -> Iterator[None]:
-    """Name the directory if its disk is full: the errors of a write, and of PostgreSQL's programs, do not."""
-    try:
-        yield
-    except (BackupError, OSError) as error:
-        if os.strerror(errno.ENOSPC) not in str(error):
-            raise
-        raise BackupError(f"no space is left in {directory}: free some, and try again; {step}") from error
-
-
         with suppress(OSError), (place / _LOCK).open("r+") as lock:  # it is in use, or another user's
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(place, ignore_errors=True)

@@ -117,10 +117,27 @@ def is_needed() -> bool:
     this one, too."""
     if rows("SELECT 1 WHERE to_regclass('django_migrations') IS NULL"):
         return True
-    folders = [(app.label, f"{app.path}/migrations") for app in apps.get_app_configs()]
-    own = {(label, module.name) for label, folder in folders for module in iter_modules([folder])}
-    applied = set(rows("SELECT app, name FROM django_migrations"))
+    own, applied = _own(), set(rows("SELECT app, name FROM django_migrations"))
     return not own <= applied or (own == applied and not are_current())
+
+
+def is_newer(applied: set[tuple[str, str]]) -> bool:
+    """Return whether a backup with these migrations is of a newer version, whose tables this one can use. Raise an
+    error if it cannot."""
+    own = _own()
+    if not any(app in _APPS for app, _ in applied - own):
+        return False
+    if not own <= applied:
+        raise CommandError(
+            "this backup was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
+            " restore it with that version; nothing was changed"
+        )
+    return True
+
+
+def _own() -> set[tuple[str, str]]:
+    folders = [(app.label, f"{app.path}/migrations") for app in apps.get_app_configs()]
+    return {(label, module.name) for label, folder in folders for module in iter_modules([folder])}
 
 
 def _unknown(loader: MigrationLoader) -> set[tuple[str, str]]:

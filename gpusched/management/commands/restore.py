@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from gpusched.lib.db.embedded import PostgresError
 from gpusched.lib.ownership import open_lock
 from gpusched.lib.process import backups
+from gpusched.management.commands import migrate
 from jobs.lifecycle.restored_ids import before_restore
 
 
@@ -28,7 +29,8 @@ class Command(BaseCommand):
         with open_lock(data_dir) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, before_restore)
+                url = settings.ENV.database_url
+                jobs = backups.restore(options["file"], data_dir, url, before_restore, self._check)
             except BlockingIOError as error:
                 raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
             except (backups.BackupError, PostgresError, psycopg.Error, OSError) as error:
@@ -40,3 +42,7 @@ class Command(BaseCommand):
                 f" {key}, before you start gpusched. Otherwise no secret of a tenant can be read"
             )
         self.stdout.write(f"restored {jobs} jobs of {options['file']}; now start gpusched")
+
+    def _check(self, migrations: backups.Migrations) -> None:
+        if migrate.is_newer(migrations):
+            self.stderr.write("the backup is of a newer version, whose tables this one can use")
