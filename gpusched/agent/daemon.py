@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -89,8 +90,10 @@ def usable(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.filename or data_dir} cannot be used ({error.strerror})"
-        raise JoinError(f"{reason}; check its owner and the free space, or name another --data-dir") from error
+        step = "check its owner and the free space, or name another --data-dir"
+        if error.errno in (errno.EROFS, errno.EIO):  # the node and its jobs are in this directory
+            step = "look for the error of its disk in the kernel's log, and reboot the node"
+        raise JoinError(f"{error.filename or data_dir} cannot be used ({error.strerror}); {step}") from error
 
 
 def directory_of(data_dir: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """`gpusched-agent join` and the config of a node, as seen at the terminal."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 
 from gpusched.agent import config
 from gpusched.agent.config import Config, ConfigError, Runtime
+from gpusched.agent.daemon import usable
+from gpusched.agent.identity import JoinError
 from tests.agent.conftest import ROOT
 from tests.agent.control import Control
 
@@ -108,6 +111,14 @@ def test_agent_explains_that_its_directory_cannot_be_used(tmp_path: Path, comman
     result = gpusched_agent(command[0], "--data-dir", str(tmp_path / "file" / "agent"), *command[1:])
     assert (result.returncode, "Traceback" in result.stderr) == (1, False), result.stderr
     assert "cannot be used (Not a directory); check its owner and the free space" in result.stderr
+
+
+def test_read_only_disk_is_not_to_be_left_for_another_directory(tmp_path: Path) -> None:
+    """Its node and its running jobs are there: in another directory it would be a new node."""
+    with pytest.raises(JoinError) as refused, usable(tmp_path):
+        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / "agent.lock"))
+    assert "agent.lock cannot be used (Read-only file system); look for" in str(refused.value)
+    assert "data-dir" not in str(refused.value)
 
 
 def test_join_uses_the_configured_directory_unless_an_option_overrides_it(tmp_path: Path, control: Control) -> None:
