@@ -277,8 +277,8 @@ def sentence(code: str, evidence: Evidence) -> str:
     values = {name: _in_words(value) for name, value in evidence.items()}
     text = fix_plurals((_template(code) or code.replace("_", " ")).format_map(_Gaps(values)))
     text = _without_empty_counts(text, evidence)
-    if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
-        text = f"{evidence['detail']} on node {evidence.get('node')}"
+    if code == EndReason.NODE_FAULT and (detail := str(evidence.get("detail") or "")):
+        text = f"{detail} on node {evidence.get('node')}" if detail.startswith("GPU ") else f"{text}: {detail}"
     if code in (EndReason.EXITED, EndReason.SIGNALLED) and "Xid" in str(evidence.get("detail", "")):
         text = f"{text} ({evidence['detail']})"
     is_waiting = code in PENDING

@@ -348,6 +348,7 @@ def test_time_in_a_sentence_is_rounded_for_people(change: str, seconds: float, s
         ("not_before", {"at": "2030-01-31T08:00:00Z"}, "not to start before 2030-01-31 08:00:00 UTC"),
         ("retry_backoff", {"at": "2030-01-31T09:00:00+01:00"}, "its next attempt waits until 2030-01-31 08:00:00 UTC"),
         ("node_fault", {"node": "n1"}, "node n1 failed under it"),
+        ("node_fault", {"node": "n1", "detail": "no disk"}, "node n1 failed under it: no disk"),
         ("node_fault", {"node": "n1", "detail": "GPU 3 was lost"}, "GPU 3 was lost on node n1"),
         (
             "exited",
