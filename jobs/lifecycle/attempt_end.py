@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.exits import SEEN_BY_AGENT, ExitClass
@@ -119,8 +118,8 @@ def with_job_facts(outcome: AttemptOutcome, job: dict[str, Any]) -> AttemptOutco
 def next_state(
     job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak = NO_STREAK, raised_mb: int | None = None
 ) -> Transition:
-    """Return the job's state after an attempt's end. `streak`: the faults just before it. `raised_mb`: the GPU memory
-    for a retry with more; None: there is no more."""
+    """Return the job's state after an attempt's end. `job`: its row, with `now` by the clock of the database. `streak`:
+    the faults just before it. `raised_mb`: the GPU memory for a retry with more; None: there is no more."""
     used = job["retries_used"]
     if outcome.reason == EndReason.EXITED and outcome.exit_code == 0 and job["stop_reason"] != EndReason.RANK_FAILED:
         return Transition(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
@@ -144,7 +143,7 @@ def next_state(
             return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "memory_retry": why}, used)
     if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
-        return _retry_after(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
+        return _retry_after(job, _pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
 
 
@@ -169,7 +168,7 @@ def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStre
     if not streak.faults:
         return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     evidence = {"fault": outcome.reason, "in_a_row": streak.faults + 1}
-    return _retry_after(_pause(streak.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+    return _retry_after(job, _pause(streak.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
 
 
 def _after_missing_user(outcome: AttemptOutcome, streak: FaultStreak, used: int) -> Transition:
@@ -189,8 +188,8 @@ def _pause(doublings: int, maximum: float) -> float:
     return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), maximum)
 
 
-def _retry_after(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
-    at = timezone.now() + timedelta(seconds=pause_seconds)
+def _retry_after(job: dict[str, Any], pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
+    at = job["now"] + timedelta(seconds=pause_seconds)
     data = {**evidence, "at": at.isoformat(timespec="seconds")}
     return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, data, used, at)
 

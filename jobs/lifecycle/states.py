@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import as_json, columns, execute, prepared, query
 from gpusched.lib.histograms import observe
@@ -284,7 +282,7 @@ _END_ATTEMPT = """
 _TO_END = """
     SELECT id, attempt, array_id, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue,
            gpu_memory_mb, gpu_models, gpu_sharing, gpu_memory_auto IS NOT NULL AS is_memory_auto, memory_retries,
-           max_runtime_seconds
+           max_runtime_seconds, clock_timestamp() AS now
       FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
 """
 
@@ -357,20 +355,20 @@ _END_EVENTS = insert_sql(
     """unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])
        WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n""",
     job="e.job_id",
-    at="e.at",
+    at="coalesce(e.at, clock_timestamp())",
     attempt="e.attempt",
     data="e.data",
 )
 
 
 def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for outcome, following in ended:
         data = {"reason": outcome.reason, "exit_code": outcome.exit_code, "signal": outcome.signal, **outcome.evidence}
         rows.append((outcome.job_id, outcome.ended_at, "ended", outcome.attempt, as_json(data)))
         if following.state == JobState.PENDING:
             note = {"reason": following.reason, **following.evidence}
-            rows.append((outcome.job_id, timezone.now(), "requeued", outcome.attempt, as_json(note)))
+            rows.append((outcome.job_id, None, "requeued", outcome.attempt, as_json(note)))
     prepared(_END_EVENTS, columns(rows, 5))
 
 

@@ -25,7 +25,7 @@ WHOLE = "earlier runs of train.py are too few, so it gets whole GPUs of any size
 database = pytest.mark.django_db(transaction=True)
 ROW = {
     "retries_used": 0, "max_retries": 0, "stop_reason": "", "stop_evidence": {}, "requeue": True, "retry_on": [],
-    "is_memory_auto": True, "memory_retries": 0,
+    "is_memory_auto": True, "memory_retries": 0, "now": timezone.now(),
 }  # fmt: skip
 EVIDENCE = {"class": "cuda_oom", "had_gpu_memory_mb": 16_000}
 OUT_OF_MEMORY = AttemptOutcome(1, 1, "exited", timezone.now(), 1, None, EVIDENCE)

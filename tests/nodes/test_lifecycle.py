@@ -202,6 +202,20 @@ class TestEnds:
         node.end(*node.start_all(), exit_code=3)
         assert state(job_id) == "failed"
 
+    def test_pause_before_a_retry_ignores_the_clock_of_the_web_host(self, user, tenant, monkeypatch):
+        """With the clock an hour ahead, each retry waited an hour."""
+        node = make_node()
+        job_id = submit(user, tenant, max_retries=1)
+        run_cycle()
+        [key] = node.start_all()
+        ahead = timezone.now() + timedelta(hours=1)
+        with monkeypatch.context() as host:
+            host.setattr(timezone, "now", lambda: ahead)
+            node.end(key, exit_code=3)
+        latest = ahead - timedelta(minutes=50)
+        assert Job.objects.filter(pk=job_id, eligible_at__lt=latest).exists()
+        assert JobEvent.objects.filter(job_id=job_id, kind="requeued", at__lt=latest).exists()
+
     def test_node_fault_requeues_without_using_a_retry(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
