@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.utils import timezone
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,6 +25,7 @@ from gpusched.lib.api.rest import (
     read_body,
     read_query,
 )
+from gpusched.lib.db.sql import database_now
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.csv_cells import as_text
 from gpusched.protocol.job_request import FieldError
@@ -176,7 +176,7 @@ class OneRate(APIView):
 
 
 def _span(params: dict[str, str]) -> tuple[datetime, datetime]:
-    now, tick = timezone.now(), timedelta(microseconds=1)
+    now, tick = database_now(), timedelta(microseconds=1)
     end = parse_moment("to", params["to"], spare=tick) if "to" in params else now
     month = (min(end, now) - tick).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     start = parse_moment("from", params["from"]) if "from" in params else month

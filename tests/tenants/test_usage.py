@@ -121,6 +121,14 @@ def test_report_defaults_to_the_present_month(user, tenant, token, to, start):
     assert report["start_at"] == f"{start or timezone.now().strftime('%Y-%m-01')}T00:00:00Z"
 
 
+def test_report_without_an_end_reaches_the_present_of_the_database(user, tenant, token, monkeypatch):
+    """A web host whose clock is ten minutes behind left out the use of these minutes."""
+    now = timezone.now()
+    entry(tenant, user, hours=1 / 60, at=now - timedelta(minutes=5))
+    monkeypatch.setattr(timezone, "now", lambda: now - timedelta(minutes=10))
+    assert used(token)["total"]["gpu_seconds"] == pytest.approx(60)
+
+
 def test_long_use_is_split_at_midnight(user, tenant, token):
     entry(tenant, user, hours=30, at=START + timedelta(hours=20))
     report = {item["key"]: item["gpu_hours"] for item in used(token)["items"]}
