@@ -34,8 +34,8 @@ tier() {
   echo "== $name"
   "$@" 2>&1 | tee "$output/$name" || failed+=("$name")
 }
-# Four processes on two cores, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
-pytest() { .venv/bin/pytest -q --durations=25 -n 4 --dist loadfile --no-loadscope-reorder "$@"; }
+# Three processes on two cores, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
+pytest() { .venv/bin/pytest -q --durations=25 -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
 # The files with tests of this mark. To import all files would cost each process more than ten seconds of processor time.
 marked() { grep -rlE --include="test_*.py" "mark\.$1\b" tests | sort; }
 tier "page, unit tests" npm --prefix frontend run --silent test
