@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 OK, WARN, FAIL = "ok", "warn", "fail"
 # Between two clocks.
 SOME_SKEW_SECONDS, MAX_SKEW_SECONDS = 3.0, 60.0
-# The check of a disk that cannot be written: the server starts no jobs on its node.
-READ_ONLY_DISK = "read_only_disk"
+# The checks of a disk that cannot be written, and what the disk became: the server starts no jobs on its node.
+READ_ONLY_DISK, FULL_DISK = "read_only_disk", "full_disk"
+UNUSABLE_DISK = {READ_ONLY_DISK: "read-only", FULL_DISK: "full"}
 
 
 @dataclass(frozen=True)

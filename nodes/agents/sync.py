@@ -119,8 +119,9 @@ def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) ->
     faulty |= {node_id for node_id, report in reports if isinstance(report, Ended) and report.reason in reasons}
     if faulty:
         auto_cordon.cordon_faulty(faulty)
-    if read_only := {node_id for node_id, sync in batch if auto_cordon.has_read_only_disk(sync.facts)} & set(existing):
-        auto_cordon.cordon_read_only(read_only)
+    disks = ((node_id, auto_cordon.unusable_disk(sync.facts)) for node_id, sync in batch if node_id in existing)
+    if unusable := {node_id: became for node_id, became in disks if became}:
+        auto_cordon.cordon_unusable(unusable)
     # 4. Answer with the orders that follow.
     agent_keys = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
     orders = desired(rows_of, agent_keys, sent_runs, {node_id: sync.limits for node_id, sync in latest.items()})

@@ -5,16 +5,16 @@ A shared defect (a driver, a file server) must not take all nodes out of service
 least one, are cordoned like this at a time. A lost or rebooted node does not count as a fault: it has its own reason. A
 fault of a GPU does not count either: only that GPU is taken out of service.
 
-A node whose disk has become read-only can start no job: it is cordoned until the disk can be written again."""
+A node whose disk has become read-only or full can start no job: it is cordoned until the disk can be written again."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpusched.json_log import job_fields
 from gpusched.lib.db.locks import Lock
-from gpusched.lib.db.sql import as_json, query
+from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import NodeFacts
-from gpusched.protocol.findings import READ_ONLY_DISK
+from gpusched.protocol.findings import UNUSABLE_DISK
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon
@@ -69,16 +69,19 @@ def cordon_faulty(node_ids: Iterable[int]) -> None:
         cordon.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
-def has_read_only_disk(facts: NodeFacts | None) -> bool:
-    return facts is not None and any(hint.check == READ_ONLY_DISK for hint in facts.hints)
+def unusable_disk(facts: NodeFacts | None) -> str:
+    """Return what the disk of a node became that can start no job, as `full`; empty if it can be written."""
+    hints = facts.hints if facts else []
+    return next((UNUSABLE_DISK[hint.check] for hint in hints if hint.check in UNUSABLE_DISK), "")
 
 
-def cordon_read_only(node_ids: Iterable[int]) -> None:
-    """Cordon those of these nodes that are open. All of them, since jobs fail on each."""
-    rows = query("SELECT name FROM nodes_node WHERE id = ANY(%s) AND intent = 'open' ORDER BY id", [sorted(node_ids)])
+def cordon_unusable(disks: Mapping[int, str]) -> None:
+    """Cordon those of these nodes that are open; {id: what its disk became}. All of them, since jobs fail on each."""
+    rows = query("SELECT id, name FROM nodes_node WHERE id = ANY(%s) AND intent = 'open' ORDER BY id", [sorted(disks)])
     for node in rows:
-        logger.warning("node %s is cordoned: its disk is read-only", node["name"], extra={"node": node["name"]})
-        cordon.set_intent(node["name"], NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}its disk became read-only")
+        became = disks[node["id"]]
+        logger.warning("node %s is cordoned: its disk is %s", node["name"], became, extra={"node": node["name"]})
+        cordon.set_intent(node["name"], NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}its disk became {became}")
 
 
 # `held`: the number of cordons including this one. Devices that are out of service keep the node cordoned.
@@ -93,7 +96,7 @@ _DUE = f"""
                      - make_interval(mins => least(%(longest)s, %(first)s * 2 ^ least(h.held - 1, 20))::int)
        AND NOT EXISTS (SELECT 1 FROM nodes_device d WHERE d.node_id = n.id
                           AND d.health IN ('degraded', 'lost') AND NOT {IS_REPLACED})
-       AND NOT n.hints @> %(read_only)s::jsonb
+       AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(n.hints) h WHERE h ->> 'check' = ANY(%(unusable)s))
      ORDER BY n.id FOR NO KEY UPDATE OF n
 """
 
@@ -101,7 +104,7 @@ _DUE = f"""
 def uncordon_due() -> int:
     """Open cordoned nodes whose time is over and that are well. Inside a transaction. Return how many."""
     times = {"days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES}
-    due = query(_DUE, {"note": AUTO_CORDON_NOTE, "read_only": as_json([{"check": READ_ONLY_DISK}]), **times})
+    due = query(_DUE, {"note": AUTO_CORDON_NOTE, "unusable": list(UNUSABLE_DISK), **times})
     for node in due:
         message = "node %s is open again; it was cordoned %d times"
         logger.warning(message, node["name"], node["held"], extra={"node": node["name"]})

@@ -225,13 +225,23 @@ Usage = namedtuple("Usage", "f_bavail f_frsize f_files f_favail")
 @pytest.mark.parametrize(
     ("free_mb", "files", "free_files", "level"),
     [(100_000, 9**9, 9**9, "ok"), (100_000, 0, 0, "ok"), (2000, 9**9, 9**9, "warn"), (100, 9**9, 9**9, "fail"),
-     (100_000, 9**9, 5, "fail")],
+     (100_000, 9**9, 5000, "fail")],
 )  # fmt: skip
 def test_doctor_reports_a_nearly_full_disk(
     node: Path, monkeypatch: pytest.MonkeyPatch, free_mb: int, files: int, free_files: int, level: str
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: Usage(free_mb << 8, 4096, files, free_files))
     assert finding_of(node, "disk").level == level
+
+
+@pytest.mark.parametrize(("free_mb", "free_files"), [(63, 9**9), (100_000, 999)])
+def test_full_disk_is_reported_before_its_last_block(
+    node: Path, monkeypatch: pytest.MonkeyPatch, free_mb: int, free_files: int
+) -> None:
+    """The server starts no jobs on the node: they would fail, and take the space for the ends of those that run."""
+    monkeypatch.setattr(os, "statvfs", lambda _: Usage(free_mb << 8, 4096, 9**9, free_files))
+    [hint] = [hint for hint in doctor.hints(config.load(), Nvml(), 0, {}, node) if "disk" in hint.check]
+    assert (hint.check, hint.level, hint.next_step) == ("full_disk", "fail", f"free space on the disk of {node}")
 
 
 def test_doctor_reports_a_credential_readable_by_others(node: Path) -> None:

@@ -237,12 +237,13 @@ class TestTheWayBack:
         assert (tasks.mend(), cordon_notes()) == (0, {node.name: "new disk"})
 
 
-def test_node_with_a_read_only_disk_is_cordoned_until_it_can_be_written(user, tenant):
-    """A job that is placed there cannot start, and one that ends there is not reported."""
+@pytest.mark.parametrize(("check", "became"), [("read_only_disk", "read-only"), ("full_disk", "full")])
+def test_node_with_an_unusable_disk_is_cordoned_until_it_can_be_written(user, tenant, check, became):
+    """A job that is placed there cannot start, and one that ends there may not be reported."""
     [node] = labelled()
-    hint = Hint(check="read_only_disk", level="fail", says="the disk of /var is read-only")
+    hint = Hint(check=check, level="fail", says="the disk of /var cannot be written")
     node.sync(facts=structs.replace(node.facts(), hints=[hint]))
-    assert cordon_notes() == {node.name: "held after its disk became read-only"}
+    assert cordon_notes() == {node.name: f"held after its disk became {became}"}
     waiting = submit(user, tenant, node_selector={"only": node.name})
     run_cycle()
     assert Job.objects.get(pk=waiting).state == "pending"

@@ -28,6 +28,7 @@ from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Hint
 from gpusched.protocol.findings import (
     FAIL,
+    FULL_DISK,
     MAX_SKEW_SECONDS,
     OK,
     READ_ONLY_DISK,
@@ -40,6 +41,8 @@ from gpusched.proxies import ProxyError
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
 MIN_FREE_MB, FEW_FREE_MB = 512, 5120
 MIN_FREE_FILES = 10_000
+# Below these no job can start, or a few more would take the space for the ends of those that run.
+FULL_MB, FULL_FILES = 64, 1_000
 # The last part of its life in which a certificate should have been replaced: five weeks of a year, nine days of 90.
 EXPIRING = 0.1
 # A driver without persistence mode may take a second or two per GPU.
@@ -197,9 +200,11 @@ def _disk(directory: Path) -> Finding:
     usage = os.statvfs(existing)
     free_mb = usage.f_bavail * usage.f_frsize >> 20
     step = f"free space on the disk of {existing}"
-    # Some file systems do not count files.
-    if free_mb < MIN_FREE_MB or (usage.f_files and usage.f_favail < MIN_FREE_FILES):
-        return Finding("disk", FAIL, f"{free_mb} MiB and {usage.f_favail} files free", step)
+    files = usage.f_favail if usage.f_files else MIN_FREE_FILES  # some file systems do not count files
+    if free_mb < FULL_MB or files < FULL_FILES:
+        return Finding(FULL_DISK, FAIL, f"{free_mb} MiB and {files} files free: no job is started", step)
+    if free_mb < MIN_FREE_MB or files < MIN_FREE_FILES:
+        return Finding("disk", FAIL, f"{free_mb} MiB and {files} files free", step)
     return Finding(
         "disk", WARN if free_mb < FEW_FREE_MB else OK, f"{free_mb} MiB free", step if free_mb < FEW_FREE_MB else ""
     )
