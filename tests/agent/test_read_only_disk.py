@@ -63,7 +63,7 @@ def test_doctor_reports_a_read_only_disk(tmp_path: Path) -> None:
     image, place = tmp_path / "image", tmp_path / "place"
     place.mkdir()
     with image.open("wb") as file:
-        file.truncate(64 << 20)
+        file.truncate(256 << 20)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     mount("-o", "loop", image, place)
     try:
