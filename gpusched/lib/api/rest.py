@@ -114,7 +114,7 @@ def _fault(raw: bytes, error: Exception) -> str:
 def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
     """Return all field errors. msgspec stops at the first one, so convert the body again without its field, and so on.
     Decode it once: a body may have megabytes."""
-    errors = [_field_error(choices.named(kind, text))]
+    errors = [_field_error(kind, text)]
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):  # in a part that msgspec skipped for the type
@@ -130,7 +130,7 @@ def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -
             value = msgspec.convert(body, kind, builtin_types=(), str_keys=True)
         except msgspec.ValidationError as error:
             text = str(error)
-            errors.append(_field_error(choices.named(kind, text)))
+            errors.append(_field_error(kind, text))
         else:
             return errors + [
                 problem for problem in problems(value) if re.split(r"[.\[]", problem.field)[0] not in removed
@@ -143,9 +143,9 @@ def _top_field(text: str) -> str:
     return re.split(r"[.\[`]", text.partition(" - at `$")[2].lstrip("."))[0]
 
 
-def _field_error(text: str) -> FieldError:
+def _field_error(kind: type[S], text: str) -> FieldError:
     """Convert a message of msgspec, like "Expected `array`, got `str` - at `$.command`", to field and sentence."""
-    message, _, path = text.partition(" - at `$")
+    message, _, path = choices.named(kind, text).partition(" - at `$")
     field = path.rstrip("`").lstrip(".").partition("[")[0]
     if "contains unknown field" in message:
         field = message.split("`")[1]

@@ -12,8 +12,7 @@ from django.core.management.commands import migrate
 from django.db import OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.exceptions import MigrationSchemaMissing
-from django.db.migrations.executor import MigrationExecutor
-from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from psycopg import errors
 
 from gpusched.lib.db import requirements
@@ -121,16 +120,19 @@ def is_needed() -> bool:
     return not own <= applied or (own == applied and not are_current())
 
 
-def is_newer(applied: set[tuple[str, str]]) -> bool:
-    """Return whether a backup with these migrations is of a newer version, whose tables this one can use. Raise an
-    error if it cannot."""
+def is_newer(
+    applied: set[tuple[str, str]], what: str = "backup", step: str = "restore it with that version; nothing was changed"
+) -> bool:
+    """Return whether a backup or database with these migrations has all of this version and later ones, as after a
+    rollback. Raise an error if it has later ones and lacks some, as of a development version whose migrations are
+    replaced."""
     own = _own()
     if not any(app in _APPS for app, _ in applied - own):
         return False
     if not own <= applied:
         raise CommandError(
-            "this backup was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
-            " restore it with that version; nothing was changed"
+            f"this {what} was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
+            f" {step}"
         )
     return True
 
@@ -140,19 +142,6 @@ def _own() -> set[tuple[str, str]]:
     return {(label, module.name) for label, folder in folders for module in iter_modules([folder])}
 
 
-def _unknown(loader: MigrationLoader) -> set[tuple[str, str]]:
-    return set(loader.applied_migrations or ()) - set(loader.disk_migrations or ())
-
-
 def _is_of_newer_version(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the database has all migrations of this version and later ones, as after a rollback. Raise an
-    error for a database of a development version whose migrations are replaced."""
-    executor = MigrationExecutor(connection)
-    if not any(app in _APPS for app, _ in _unknown(executor.loader)):
-        return False
-    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        raise CommandError(
-            "this database was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
-            " use the newer version, or choose a new database or a new data directory"
-        )
-    return True
+    applied = set(MigrationRecorder(connection).applied_migrations())
+    return is_newer(applied, "database", "use the newer version, or choose a new database or a new data directory")
