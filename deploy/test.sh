@@ -3,8 +3,11 @@
 # one is missing. Otherwise print which tools are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
 missing=()
-command -v chromium-headless-shell >/dev/null 2>&1 || missing+=(chromium-headless-shell)
+# The full browser takes longer: use it only where the shell cannot be installed (tests/system/chromium.py).
+command -v chromium-headless-shell >/dev/null 2>&1 || { ! may_install && command -v chromium >/dev/null 2>&1; } \
+  || missing+=(chromium-headless-shell)
 command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
 command -v pebble >/dev/null 2>&1 || missing+=(pebble)
 # The test images consist of busybox; sandboxes with old cgroups can run containers only with runc.
@@ -12,7 +15,6 @@ for tool in podman catatonit runc; do command -v $tool >/dev/null 2>&1 || missin
 # Not where services start by themselves: docker's would change the machine's network.
 [ -d /run/systemd/system ] || command -v dockerd >/dev/null 2>&1 || missing+=(docker.io)
 grep -q "^Status: install ok" <(dpkg -s busybox-static 2>/dev/null) || missing+=(busybox-static)
-may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
 if may_install; then export TESTS_HAVE_TOOLS=1; fi
 if [ ${#missing[@]} -gt 0 ]; then
   if may_install; then

@@ -17,7 +17,7 @@ from tests.agent.control import eventually
 from tests.agent.engines import Engine
 from tests.agent.socket_control import SocketControl
 from tests.agent.test_engines import engine, run
-from tests.agent.test_streams import free_port
+from tests.system.stack import free_port
 
 __all__ = ["engine"]
 pytestmark = pytest.mark.e2e

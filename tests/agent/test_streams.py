@@ -20,6 +20,7 @@ from tests.agent.conftest import Agent
 from tests.agent.control import eventually
 from tests.agent.socket_control import OpenedStream, SocketControl
 from tests.agent.test_isolation import REFUSING, USER, directory, needs_root
+from tests.system.stack import free_port
 from tests.waiting import wait_for
 
 __all__ = ["directory"]
@@ -58,11 +59,6 @@ while True:
 def control() -> Iterator[SocketControl]:
     with SocketControl() as running:
         yield running
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def interpreter(user: str) -> str:

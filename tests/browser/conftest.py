@@ -26,7 +26,7 @@ def stack() -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     if path() is None:
-        pytest.skip("chromium-headless-shell is not installed")
+        pytest.skip("Chromium is not installed")
     with launch() as browser:
         yield browser
 
