@@ -281,6 +281,8 @@ def sentence(code: str, evidence: Evidence) -> str:
         text = f"{detail} on node {evidence.get('node')}" if detail.startswith("GPU ") else f"{text}: {detail}"
     if code in (EndReason.EXITED, EndReason.SIGNALLED) and "Xid" in str(evidence.get("detail", "")):
         text = f"{text} ({evidence['detail']})"
+    if code == Pending.CONSTRAINT and (present := evidence.get("present")):
+        text = f"{text}; present: {present}"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         clause += memory_clause(evidence)

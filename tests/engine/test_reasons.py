@@ -119,7 +119,7 @@ CASES = {
     "no such model": (
         alone(node(1), gpu_models=("H100", "H200")),
         "constraint",
-        "no node matches GPU model H100 or H200",
+        "no node matches GPU model H100 or H200; present: NVIDIA A100-SXM4-80GB",
     ),
     "more GPUs than a node has": (
         alone(node(1), node(2), gpus=9),

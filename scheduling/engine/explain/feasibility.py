@@ -9,6 +9,7 @@ from scheduling.engine.explain.inventory import (
     Types,
     eligible,
     fits,
+    has_model,
     inventory_of,
     matching,
     minimum_use,
@@ -19,6 +20,9 @@ from scheduling.engine.explain.largest import Bounds, Largest, is_within_models,
 from scheduling.engine.limits.online_split import split_of
 from scheduling.engine.limits.quotas import CPU_CORES, Use, excess, limits_of, limits_per_user, of_models
 from scheduling.engine.model import Evidence, Node, PendingReason, Policy, Request, Tenant
+
+# A reason names so many of the models, and of the values of a label, that exist.
+MAX_PRESENT = 5
 
 
 def why_never_fits(
@@ -102,7 +106,23 @@ def unmatched(request: Request, inventory: Inventory) -> PendingReason | None:
     names += [f"label {expression}" for expression in request.required]
     if request.gpu_count and request.gpu_models:
         names.append(f"GPU model {' or '.join(request.gpu_models)}")
-    return PendingReason("constraint", {"constraint": " with ".join(names)})
+    present = {"present": text} if (text := _present(request, inventory)) else {}
+    return PendingReason("constraint", {"constraint": " with ".join(names), **present})
+
+
+def _present(request: Request, inventory: Inventory) -> str:
+    """Return the GPU models, and the labels with these keys, that the nodes have instead of those that none has."""
+    types = [node_type for node_type, _ in inventory.types]
+    groups: list[set[str]] = []
+    if request.gpu_count and not any(has_model(request.gpu_models, node_type.devices) for node_type in types):
+        groups.append({kind.model for node_type in types for kind, _ in node_type.devices})
+    for key, wanted in request.node_selector:
+        values = {value for node_type in types for name, value in node_type.labels if name == key}
+        if wanted not in values:
+            groups.append({f"{key}={value}" for value in values})
+    names = [name for group in groups for name in sorted(group)[:MAX_PRESENT]]
+    left_out = sum(max(len(group) - MAX_PRESENT, 0) for group in groups)
+    return ", ".join(names) + (f" and {left_out} more" if left_out else "")
 
 
 def blocked_by_taints(request: Request, inventory: Inventory, policy: Policy) -> PendingReason | None:

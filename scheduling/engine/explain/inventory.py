@@ -86,7 +86,7 @@ def matching(request: Request, inventory: Inventory) -> Types:
         inventory.cache[key] = _merged(
             (node_type, count)
             for node_type, count in inventory.types
-            if is_selected(request, node_type.labels) and (models is None or _has_model(models, node_type.devices))
+            if is_selected(request, node_type.labels) and (models is None or has_model(models, node_type.devices))
         )
     return inventory.cache[key]
 
@@ -181,7 +181,7 @@ def minimum_use(request: Request, types: Types, policy: Policy) -> Use:
 
 
 @lru_cache(1 << 12)
-def _has_model(models: tuple[str, ...], devices: Devices) -> bool:
+def has_model(models: tuple[str, ...], devices: Devices) -> bool:
     # Memory aside: a model that is there but too small is a matter of size, not of matching.
     named = Request(gpu_count=1, gpu_models=models)
     return not models or any(is_suitable(named, kind, Policy()) for kind, _ in devices)
