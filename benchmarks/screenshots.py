@@ -46,7 +46,7 @@ def main() -> None:
             if re.search(options.only, "server-failed"):
                 with failing(stack) as path:
                     options.path = [path]
-                    _capture_all(stack.url, options.out / scene, options)
+                    _capture_all(stack.url, options.out / scene / "server-failed", options)
                     options.path = []
 
 

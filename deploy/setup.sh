@@ -22,7 +22,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   pip() { .venv/bin/python -m pip "$@" --quiet --disable-pip-version-check; }
   if [ -x .venv/bin/uv ] || pip install uv 2>/dev/null; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock" \
-      || pip install --require-hashes -r "$lock"
+      || { echo "uv failed; installing with pip instead" >&2; pip install --require-hashes -r "$lock"; }
   else
     pip install --require-hashes -r "$lock"
   fi
