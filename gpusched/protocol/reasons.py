@@ -385,6 +385,9 @@ def listed_jobs(job_ids: Sequence[object], total: int) -> str:
 
 def next_step(code: str, evidence: Evidence | None = None) -> str:
     """Return the reader's next step; for an end, the one of its class, empty if there is none."""
+    if code == Pending.DEPENDENCY and (held := (evidence or {}).get("held")):
+        whom = "ask an admin to release" if (evidence or {}).get("held_by") == Pending.HELD_BY_ADMIN else "release"
+        return f"{whom} job {held}, which is held and must end before this one starts"
     if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
         return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
     if code == Pending.MAINTENANCE and (evidence or {}).get("lost") == 0:

@@ -80,6 +80,7 @@ def hold(job_id: int, identity: Identity) -> str:
             return f"job {job_id} is held"
         joins_deferred = reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued
         with _within_queue_limits(job, Load(deferred=1) if joins_deferred else None):
+            events.changed("jobs", dependencies.waiting_for(job_id))
             if job["array_count"] is not None:
                 return array_actions.hold(job, reason, identity.username)
             if job["state"] not in (JobState.PENDING, JobState.HELD):
@@ -95,6 +96,7 @@ def release(job_id: int, identity: Identity) -> str:
 
     def action(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
+            events.changed("jobs", dependencies.waiting_for(job_id))
             joins_queued = queue_limits.load_of(job).queued and not identity.can_administer
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
             with _within_queue_limits(job, Load(queued=1) if joins_queued else None):

@@ -108,7 +108,7 @@ class Job(APIView):
     @documented("Read a job", tag="jobs", who="viewer", answer=JobData)
     def get(self, request: Request, job_id: int) -> Response:
         visible_job(request, job_id)
-        job = representation.select("j.id = %s", [job_id])[0]
+        [job] = representation.select_few([job_id])
         return Response({**job, "predicted": hook("predicted_run_time")(job_id, identity(request).user_id)})
 
     @documented("Cancel a job", tag="jobs", who="own jobs: member, else owner", answer=Acted)

@@ -71,6 +71,34 @@ def evidence_of(job_id: int) -> dict[str, Any] | None:
     return _evidence(row["n"], row["first"]) if row["n"] else None
 
 
+# Without statistics of the table, each step of a recursion may scan it: both read at most 100 jobs.
+_HELD_BEFORE = """
+    WITH RECURSIVE before AS (
+        SELECT on_id AS id FROM jobs_dependency WHERE job_id = %s
+         UNION SELECT d.on_id FROM before b JOIN jobs_dependency d ON d.job_id = b.id)
+    SELECT h.id AS held, h.reason AS held_by FROM (SELECT id FROM before LIMIT 100) b JOIN jobs_job h ON h.id = b.id
+     WHERE h.state = 'held' ORDER BY h.id LIMIT 1
+"""
+_WAITING_FOR = """
+    WITH RECURSIVE after AS (
+        SELECT job_id FROM jobs_dependency WHERE on_id = %s
+         UNION SELECT d.job_id FROM after a JOIN jobs_dependency d ON d.on_id = a.job_id)
+    SELECT job_id FROM after LIMIT 100
+"""
+
+
+def held_before(job_id: int) -> dict[str, Any]:
+    """Return the first held job among those that a job waits for, directly or through others, as `held`, and the reason
+    of its hold as `held_by`; empty if there is none. It is a query for each job: too much for lists."""
+    return next(iter(query(_HELD_BEFORE, [job_id])), {})
+
+
+def waiting_for(job_id: int) -> list[int]:
+    """Return the jobs that wait for a job, directly or through others: their next step changes when it is held or
+    released."""
+    return [row["job_id"] for row in query(_WAITING_FOR, [job_id])]
+
+
 def write(edges: Sequence[DependencyEdge]) -> None:
     """Store the dependencies of new jobs, in the transaction that inserts them."""
     execute(

@@ -8,7 +8,9 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import user_labels
+from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import FINAL, WAITING, JobState, LimitSource
+from jobs.lifecycle import dependencies
 from jobs.redaction import visible_evidence
 
 # Put into reports of use, which name jobs (HOOKS in gpusched/settings.py).
@@ -61,6 +63,15 @@ def newest_page(condition: str, params: Sequence[Any], limit: int) -> tuple[list
 def select(condition: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
     """Return the jobs (alias j, with t and u) that match a condition, represented."""
     return _represent_all(query(f"{_SELECT} WHERE {condition} {tail}", params))
+
+
+def select_few(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return these jobs, represented. The next step of one that waits for a held job names that one."""
+    rows = query(f"{_SELECT} WHERE j.id = ANY(%s)", [list(job_ids)])
+    for row in rows:
+        if row["reason"] == Pending.DEPENDENCY:
+            row["evidence"] |= dependencies.held_before(row["id"])
+    return _represent_all(rows)
 
 
 def _represent_all(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ def _is_waiting(job: dict[str, Any]) -> bool:
 
 
 def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
-    jobs = representation.select("j.id = %s", [job_id])
+    jobs = representation.select_few([job_id])
     rows = query("SELECT tenant_id FROM jobs_all WHERE id = %s", [job_id])
     if not jobs or not identity.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")

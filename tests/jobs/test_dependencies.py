@@ -6,15 +6,17 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from gpusched.lib.bus import events
 from gpusched.protocol.bulk import MAX_EDGES, bulk_problems
 from gpusched.protocol.dependencies import After, cycle_in, is_met
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import JobState, Role
 from jobs.actions import job_actions
+from jobs.listing import representation
 from jobs.models import Dependency, Job, JobEvent
 from scheduling.cycle import snapshot
 from scheduling.whatif import explain
-from tests.factories import identity_for, make_member, make_tenant, make_token, run_cycle, submit
+from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, run_cycle, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -291,3 +293,36 @@ def test_each_dependency_kind_accepts_its_final_states():
     ends = {kind: {str(state) for state in JobState if is_met(kind, state)} for kind in After}
     bad = {"failed", "cancelled", "preempted"}
     assert ends == {After.OK: {"completed"}, After.FAIL: bad, After.ANY: {"completed", *bad}}
+
+
+def test_next_step_of_a_waiting_job_is_the_release_of_a_held_one_before_it(user, tenant, identity):
+    """A20, also through other jobs: nothing that it waits for would ever happen by itself."""
+    root = identity_for(make_user("root", admin=True))
+    first = submit(user, tenant)
+    middle = submit(user, tenant, depends_on=[first])
+    last = submit(user, tenant, depends_on=[submit(user, tenant), middle])
+
+    def next_steps():
+        return {explain.current_reason(job, identity)["next_step"] for job in (middle, last)}
+
+    assert next_steps() == {"nothing to do; it becomes eligible then"}
+    job_actions.hold(first, identity)
+    assert next_steps() == {f"release job {first}, which is held and must end before this one starts"}
+    job_actions.hold(first, root)
+    assert next_steps() == {f"ask an admin to release job {first}, which is held and must end before this one starts"}
+    assert [job["reason"]["evidence"]["held"] for job in representation.select_few([middle, last])] == [first, first]
+    job_actions.release(first, root)
+    assert next_steps() == {"nothing to do; it becomes eligible then"}
+
+
+def test_hold_and_release_announce_the_jobs_that_wait_for_the_held_one(user, tenant, identity, monkeypatch):
+    """Pages that show them then show the other next step."""
+    first = submit(user, tenant)
+    middle = submit(user, tenant, depends_on=[first])
+    last = submit(user, tenant, depends_on=[middle])
+    announced = []
+    monkeypatch.setattr(events, "changed", lambda topic, ids=(): announced.append((topic, [*ids])))
+    for act in (job_actions.hold, job_actions.release):
+        announced.clear()
+        act(first, identity)
+        assert {job for topic, ids in announced if topic == "jobs" for job in ids} == {first, middle, last}

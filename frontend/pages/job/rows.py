@@ -39,7 +39,7 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
         row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_all WHERE id = ANY(%s)", [ids])
     }
     rows: dict[int, dict[str, Row]] = {job_id: {} for job_id in tenant_ids}
-    jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])
+    jobs = representation.select_few(sorted(rows))
     for job in jobs:
         rows[job["id"]]["job"] = job
     for job_id, periods in periods_of(jobs).items():
