@@ -377,6 +377,17 @@ def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any])
     events.changed("jobs", job_ids)
 
 
+# The first start of an element is that of its array.
+_LOCK_JOBS = """
+    SELECT id FROM jobs_job
+     WHERE id = ANY(%s || ARRAY(SELECT a.id FROM jobs_job e JOIN jobs_job a ON a.id = e.array_id
+                                 WHERE e.id = ANY(%s) AND a.started_at IS NULL))
+     ORDER BY id FOR NO KEY UPDATE
+"""
+
+
 def lock_jobs(ids: Sequence[int]) -> None:
-    """Lock jobs in one order, before any other table: two transactions that do so cannot deadlock."""
-    prepared("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])
+    """Lock jobs in one order, before any other table: two transactions that do so cannot deadlock. Lock arrays that
+    have not started with their elements, and before them, as actions on arrays do."""
+    distinct = sorted(set(ids))
+    prepared(_LOCK_JOBS, [distinct, distinct])

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Stop
@@ -130,6 +130,22 @@ def test_key_share_lock_does_not_block_actions(user, tenant, action):
     assert acting.is_done.is_set()
     referring.commit()
     acting.commit()
+
+
+def test_first_start_of_an_array_waits_for_an_action_on_it_without_a_deadlock(user, tenant):
+    """An action locks the array and then its elements, and so does the report: a deadlock delays both by a second, and
+    with the report the messages of other nodes."""
+    node = make_node(gpus=2)
+    array = submit_array(user, tenant, 2)
+    run_cycle()
+    with transaction.atomic():
+        query("SELECT id FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [array])
+        starting = Elsewhere(node.start_all)
+        wait_until_blocked(starting)
+        query("SELECT id FROM jobs_job WHERE array_id = %s ORDER BY id FOR NO KEY UPDATE NOWAIT", [array])
+    starting.commit()
+    assert Job.objects.get(pk=array).started_at is not None
+    assert set(Job.objects.filter(array_id=array).values_list("state", flat=True)) == {"running"}
 
 
 def test_cancel_is_retried_after_a_deadlock(user, tenant):
