@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce
 
 from gpusched.env import Env
 from gpusched.lib.db import requirements
-from gpusched.lib.db.sql import database_now
+from gpusched.lib.db.sql import Row, database_now, query
 from gpusched.lib.process.backups import last_backup
 from gpusched.protocol.addresses import split
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
@@ -33,6 +33,8 @@ SCARCE_DISK, FULL_DISK = 0.10, 0.02
 RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 # Listeners, notifiers, workers and their children, and some for an operator.
 OTHER_CONNECTIONS = 20
+# A session may keep others waiting this long, and a transaction, such as that of a backup, may be open this long.
+BLOCKED_SECONDS, OPEN_SECONDS = 10.0, 3600.0
 _LISTENING = "0A"
 # PgBouncer's error for a client that waited this long for one of its connections.
 _NO_POOLED = "query_wait_timeout"
@@ -49,6 +51,23 @@ _SETTINGS = (
 )
 
 
+# Sessions that others wait for while they wait for none themselves, or whose transaction is old. PostgreSQL hides the
+# times of other users' sessions from most users, but not who waits for them.
+_OPEN_TRANSACTIONS = """
+    WITH waits AS (
+        SELECT blocker, count(DISTINCT w.pid) AS waiting, max(clock_timestamp() - w.query_start) AS longest
+          FROM pg_stat_activity w CROSS JOIN unnest(pg_blocking_pids(w.pid)) AS b (blocker)
+         WHERE w.wait_event_type = 'Lock' GROUP BY blocker)
+    SELECT a.pid, a.usename AS user, a.application_name AS program, coalesce(w.waiting, 0) AS waiting,
+           extract(epoch FROM coalesce(w.longest, clock_timestamp() - a.xact_start))::float8 AS seconds
+      FROM pg_stat_activity a LEFT JOIN waits w ON w.blocker = a.pid
+     WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+       AND a.wait_event_type IS DISTINCT FROM 'Lock'
+       AND (w.longest > make_interval(secs => %s) OR a.xact_start < clock_timestamp() - make_interval(secs => %s))
+     ORDER BY w.longest DESC NULLS LAST, a.xact_start
+"""
+
+
 def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     """Return all findings about this server. Without the database, return those that do not need it."""
     findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
@@ -62,6 +81,8 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(_SETTINGS)])
             values = dict(cursor.fetchall())
+        # Before tables that a session may have locked.
+        findings += check_transactions(query(_OPEN_TRANSACTIONS, [BLOCKED_SECONDS, OPEN_SECONDS]))
         # By their state: only nodes that report have a clock to compare.
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
         tokens, agents = _tokens(now), _agents(now)
@@ -216,6 +237,23 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
             yield Finding(name, WARN, sentence, f"ALTER ROLE … SET {name} = 0 for gpusched's user")
     if (version := int(values["server_version_num"]) // 10_000) < 16:
         yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
+
+
+def check_transactions(rows: Sequence[Row]) -> Iterator[Finding]:
+    """`rows`: of sessions that others wait for (`waiting`, for `seconds`), or whose transaction is `seconds` old. One
+    that a person forgot can stop all scheduling."""
+    for row in rows:
+        session = f"session {row['pid']} of {row['user']}" + (f" ({row['program']})" if row["program"] else "")
+        step = f"if nothing needs it, end it: SELECT pg_terminate_backend({row['pid']})"
+        if row["waiting"]:
+            others = f"{row['waiting']} other{'s' if row['waiting'] > 1 else ''}"
+            sentence = f"{session} has kept {others} waiting for {row['seconds']:,.0f} s"
+            yield Finding("transactions", FAIL, sentence, step)
+        else:
+            sentence = f"{session} has had one open for {row['seconds'] / 3600:,.1f} h: deleted rows keep their space"
+            yield Finding("transactions", WARN, sentence, step)
+    if not rows:
+        yield Finding("transactions", OK, "none keeps others waiting or is old")
 
 
 def _connections(env: Env) -> int:

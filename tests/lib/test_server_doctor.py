@@ -13,10 +13,13 @@ from django.core.management import call_command
 from django.db import OperationalError, ProgrammingError, connection
 
 from gpusched.env import Env
+from gpusched.lib.db.sql import query
 from gpusched.management import server_doctor as doctor
+from gpusched.protocol.findings import Finding
 from nodes.models import Node
 from tenants.models import ApiToken
 from tests.factories import make_node, make_token, make_user
+from tests.races.elsewhere import Elsewhere, wait_until_blocked
 
 EVERY = "0.0.0.0"  # noqa: S104
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -164,6 +167,34 @@ def test_doctor_reports_each_check_and_fails_if_one_does(capsys: pytest.CaptureF
     found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert {"tls", "backup", "tokens", "agents", "clock", "node_clocks", "max_connections"} <= set(found)
     assert found["fsync"]["level"] == "fail" and "ALTER SYSTEM" in found["fsync"]["next_step"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_transaction_that_keeps_others_waiting_or_is_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a SELECT … FOR UPDATE in a forgotten psql: the cycles wait for it, and no log tells why."""
+    lock = partial(query, "SELECT 1 FROM auth_user WHERE id = %s FOR UPDATE", [make_user("locked").pk])
+
+    def found() -> Finding:
+        rows = query(doctor._OPEN_TRANSACTIONS, [doctor.BLOCKED_SECONDS, doctor.OPEN_SECONDS])
+        [finding] = doctor.check_transactions(rows)
+        return finding
+
+    assert found().level == "ok"
+    holder = Elsewhere(lock)
+    assert holder.is_done.wait(20)
+    assert found().level == "ok", "it is short"
+    monkeypatch.setattr(doctor, "OPEN_SECONDS", 0.0)
+    assert found().level == "warn" and "has had one open" in found().says
+    waiting = Elsewhere(lock)
+    wait_until_blocked(waiting)
+    monkeypatch.setattr(doctor, "BLOCKED_SECONDS", 0.0)
+    finding = found()
+    assert finding.level == "fail" and "has kept 1 other waiting" in finding.says
+    query(finding.next_step.partition("end it: ")[2])
+    waiting.commit()
+    with pytest.raises(OperationalError):
+        holder.commit()
+    assert found().level == "ok"
 
 
 def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
