@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gpusched.lib.times import rfc3339
+from gpusched.protocol.reasons import fix_plurals
 from notifications import facts
 from notifications.claims import Claimed
 from notifications.models import Kind
@@ -63,7 +64,8 @@ def together(rendered: Sequence[Rendered]) -> tuple[str, str]:
         counts[each.kind] = counts.get(each.kind, 0) + 1
     summary = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
     parts, room = [], MAX_DETAILS
-    for each in rendered:
+    # The ends that nobody needs to act on come last: the others get the room for details.
+    for each in sorted(rendered, key=lambda each: each.kind == Kind.JOB_ENDED):
         room -= len(each.text)
         parts.append(f"{each.title}\n{each.text}\nid {each.uid}" if room >= 0 else f"{each.title}\nid {each.uid}")
     return _title(f"{len(rendered)} notices: {summary}"), "\n\n".join(parts)
@@ -125,9 +127,8 @@ def _job_text(kind: str, data: Mapping[str, Any]) -> tuple[str, str]:
     if data["next_step"]:
         lines.append(f"Next step: {data['next_step']}")
     if data["ran"]:
-        lines.append(
-            f"Ran for {data['ran']} on {data['gpus']} GPUs" + f" of {', '.join(data['nodes'])}" * bool(data["nodes"])
-        )
+        places = [f"{data['gpus']} GPUs"] * bool(data["gpus"]) + [", ".join(data["nodes"])] * bool(data["nodes"])
+        lines.append(fix_plurals(f"Ran for {data['ran']}" + f" on {' of '.join(places)}" * bool(places)))
     if kind == Kind.JOB_PREEMPTED:
         lines.append("It is in the queue again." if data["requeued"] else "It is not started again.")
     if data.get("log"):
