@@ -7,11 +7,15 @@ import ipaddress
 import shutil
 import socket
 import struct
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Thread
 
 import psycopg
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
 from django.db import OperationalError, ProgrammingError, connection
 from django.db.models import Q
 from django.db.models.functions import Coalesce
@@ -35,6 +39,8 @@ RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 OTHER_CONNECTIONS = 20
 # A session may keep others waiting this long, and a transaction, such as that of a backup, may be open this long.
 BLOCKED_SECONDS, OPEN_SECONDS = 10.0, 3600.0
+# An object storage that does not answer is tried again for minutes by its library.
+STORAGE_SECONDS = 20.0
 _LISTENING = "0A"
 # PgBouncer's error for a client that waited this long for one of its connections.
 _NO_POOLED = "query_wait_timeout"
@@ -73,6 +79,8 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
     heads = split(env.heads)
     findings += check_heads(heads, asyncio.run(Heads(heads).faults()))
+    if env.log_storage:
+        findings += check_storage(env.log_storage)
     findings += [finding for folder in _folders(env, data_dir) for finding in check_disk(folder)]
     try:
         if unmet := requirements.first_unmet():
@@ -173,6 +181,36 @@ def check_disk(folder: Path) -> Iterator[Finding]:
     level = FAIL if part < FULL_DISK else WARN if part < SCARCE_DISK else OK
     step = "free some space, or move the directory to a larger disk" if level != OK else ""
     yield Finding("disk", level, f"{free / 2**30:,.1f} GiB ({part:.0%}) are free for {folder}", step)
+
+
+def check_storage(name: str) -> Iterator[Finding]:
+    """Without its storage, no log and no large input or result is stored. Write a small object, read it and delete
+    it."""
+    done: list[Exception | None] = []
+    thread = Thread(target=lambda: done.append(_storage_failure()), name="storage", daemon=True)
+    thread.start()
+    thread.join(STORAGE_SECONDS)
+    step = "correct GPUSCHED_LOG_STORAGE_OPTIONS, or the rights of its key; agents keep logs until then"
+    if not done:
+        yield Finding("storage", FAIL, f"{name} has not answered in {STORAGE_SECONDS:g} s", step)
+    elif done[0] is not None:
+        error = " ".join(str(done[0]).split()) or type(done[0]).__name__
+        yield Finding("storage", FAIL, f"{name} cannot store, read and delete: {error}", step)
+    else:
+        yield Finding("storage", OK, f"{name} stores, reads and deletes")
+
+
+def _storage_failure() -> Exception | None:
+    text = uuid.uuid4().hex.encode()
+    try:
+        storage = storages["logs"]
+        name = storage.save(f"doctor/{text.decode()}", ContentFile(text))
+        with storage.open(name) as file:
+            found = file.read()
+        storage.delete(name)
+    except Exception as error:  # noqa: BLE001 each storage raises its own
+        return error
+    return None if found == text else OSError("it returned other bytes than were written")
 
 
 def check_tokens(old: Sequence[str]) -> Iterator[Finding]:

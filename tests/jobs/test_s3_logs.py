@@ -16,6 +16,7 @@ from django.core.files.storage import storages
 from django.test import Client
 from django.utils import timezone
 
+from gpusched.management.server_doctor import check_storage
 from jobs.logs import chunks, store
 from jobs.models import Attempt
 from serving import payloads
@@ -162,3 +163,11 @@ def test_inputs_and_results_of_tasks_are_stored_swept_and_deleted(storage: Any) 
     assert payloads.sweep(timezone.now() + timedelta(hours=3)) == 1
     with pytest.raises(OSError, match="does not exist"):
         payloads.read(names[1])
+
+
+def test_doctor_names_a_bucket_that_is_missing(storage: Any) -> None:
+    [found] = check_storage("S3")
+    assert found.level == "ok" and storage.listdir("")[0] == []
+    storage.connection.meta.client.delete_bucket(Bucket=storage.bucket_name)
+    [found] = check_storage("S3")
+    assert found.level == "fail" and "NoSuchBucket" in found.says

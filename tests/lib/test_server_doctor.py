@@ -3,12 +3,14 @@
 import json
 import re
 import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.files.storage import InMemoryStorage
 from django.core.management import call_command
 from django.db import OperationalError, ProgrammingError, connection
 
@@ -29,6 +31,15 @@ HEALTHY = {
     "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0", "statement_timeout": "0",
     "lock_timeout": "0", "server_version_num": "160009",
 }  # fmt: skip
+
+
+RELEASED = threading.Event()
+
+
+class HangingStorage(InMemoryStorage):
+    def save(self, *args: Any, **options: Any) -> str:
+        RELEASED.wait(60)
+        return super().save(*args, **options)
 
 
 def levels(findings: Any) -> dict[str, str]:
@@ -72,6 +83,26 @@ def test_missing_directory_of_files_is_noticed(tmp_path: Path) -> None:
     """Such as one whose network share is not mounted."""
     findings = doctor.examine(Env(files_dir=str(tmp_path / "no such share")), tmp_path, NOW)
     assert [finding.level for finding in findings if finding.check == "disk"][-1] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("backend", "level", "says"),
+    [
+        ("django.core.files.storage.InMemoryStorage", "ok", "stores, reads and deletes"),
+        ("tests.jobs.test_storage_outage.FailingStorage", "fail", "cannot store, read and delete: Away"),
+        ("tests.lib.test_server_doctor.HangingStorage", "fail", "has not answered in 0.2 s"),
+        ("no.such.Storage", "fail", "Could not find backend 'no.such.Storage'"),
+    ],
+)
+def test_storage_that_does_not_work_is_noticed(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, backend: str, level: str, says: str
+) -> None:
+    RELEASED.clear()
+    monkeypatch.setattr(doctor, "STORAGE_SECONDS", 0.2 if "Hanging" in backend else 20.0)
+    settings.STORAGES = {**settings.STORAGES, "logs": {"BACKEND": backend}}
+    [found] = doctor.check_storage("its class")
+    assert found.level == level and says in found.says, found.says
+    RELEASED.set()
 
 
 def test_kernel_without_ipv6_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

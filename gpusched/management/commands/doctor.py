@@ -12,7 +12,7 @@ from gpusched.protocol.findings import FAIL, as_json, as_lines
 
 
 class Command(BaseCommand):
-    help = "Check TLS, backups, tokens, clocks and the database's settings; exits with 1 if a check fails."
+    help = "Check TLS, backups, storage, tokens, clocks and the database; exits with 1 if a check fails."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
