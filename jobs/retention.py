@@ -1,7 +1,8 @@
 """Delete finished jobs, or the details of their history, some days after their end.
 
-Off by default. A batch is one short transaction over rows of finished jobs, which no cycle changes. The usage ledger
-and the totals of ended jobs and attempts stay as they are."""
+Off by default. A batch deletes its logs first, without a lock, as a storage may hang. The rest is one short transaction
+over rows of finished jobs, which no cycle changes. The usage ledger and the totals of ended jobs and attempts stay as
+they are."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from gpusched.lib.db.sql import execute, query, retry_atomic, rows
 from jobs.logs import store
 
 # About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch. Logs
-# in an object storage take a request or two each.
+# in an object storage take a request or two each, and a run looks at its time limit between batches.
 BATCH, BATCH_OF_OBJECTS = 500, 20
 # Time limit of one run; housekeeping's other tasks wait for it.
 RUN_SECONDS = 20.0
@@ -127,12 +128,12 @@ def _store_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
     )
 
 
-# Excludes arrays that were reopened since. The lock keeps the others from being reopened before the transaction ends.
-_LOCK_ARRAYS = """
+# Excludes arrays that were reopened since.
+_ENDED_ARRAYS = """
     SELECT id FROM jobs_job
      WHERE id IN (SELECT array_id FROM jobs_job WHERE id = ANY(%s::bigint[]) AND array_id IS NOT NULL)
        AND ended_at < now() - make_interval(secs => %s)
-     ORDER BY id FOR SHARE SKIP LOCKED
+     ORDER BY id
 """
 # An element is never deleted before its array is over.
 _STILL_EXPIRED = """
@@ -140,11 +141,9 @@ _STILL_EXPIRED = """
      WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
        AND (j.array_id IS NULL OR j.array_id = ANY(%s::bigint[]))
 """
-_LOCK_DETAILS = f"{_STILL_EXPIRED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
-_LOCK = f"""{_STILL_EXPIRED}
+_DELETABLE = f"""{_STILL_EXPIRED}
        AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
-     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 # Totals cover all ended jobs ever. An array itself counts as none, and for its elements that never became jobs:
 # jobs/listing/counts.py reads both numbers from its row.
@@ -160,9 +159,10 @@ _IGNORED = ("jobs.JobEvent:append_only", "jobs.Job:tally_deleted", "jobs.Attempt
 
 def _delete_jobs(logs: store.Deletion, rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
     """Delete jobs with all that belongs to them. Return those that were deleted."""
+    _drop_logs(logs, _expired(rule, ids, _DELETABLE), is_latest_kept=False)
 
     def delete() -> list[int]:
-        locked = _drop_logs(logs, _lock_expired(rule, ids, _LOCK), is_latest_kept=False)
+        locked = _without_logs(_expired(rule, ids, _DELETABLE, "FOR UPDATE"), is_latest_kept=False)
         if not locked:
             return []
         attempts = [row[0] for row in rows("SELECT id FROM jobs_attempt WHERE job_id = ANY(%s::bigint[])", [locked])]
@@ -180,9 +180,10 @@ def _delete_jobs(logs: store.Deletion, rule: _Rule, ids: list[int], delete_other
 
 def _delete_details(logs: store.Deletion, rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
     """Delete events, past reasons and all attempts but the latest. Return the ids of the jobs."""
+    _drop_logs(logs, _expired(rule, ids, _STILL_EXPIRED), is_latest_kept=True)
 
     def delete() -> list[int]:
-        locked = _drop_logs(logs, _lock_expired(rule, ids, _LOCK_DETAILS), is_latest_kept=True)
+        locked = _without_logs(_expired(rule, ids, _STILL_EXPIRED, "FOR NO KEY UPDATE"), is_latest_kept=True)
         attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [locked])]
         with pgtrigger.ignore(*_IGNORED):
             delete_others([], attempts)
@@ -194,12 +195,13 @@ def _delete_details(logs: store.Deletion, rule: _Rule, ids: list[int], delete_ot
     return retry_atomic(delete)
 
 
-def _lock_expired(rule: _Rule, ids: list[int], sql: str) -> list[int]:
-    """Lock the jobs that are still over, and their arrays, until the end of this transaction, so that no retry reopens
-    them meanwhile. Skip jobs that another transaction has locked."""
+def _expired(rule: _Rule, ids: list[int], sql: str, lock: str = "") -> list[int]:
+    """Return the jobs that are still over. `lock`: lock them, and their arrays, until the end of this transaction, so
+    that no retry reopens them meanwhile, but skip those that another transaction has locked."""
     seconds = rule.days * 86400
-    arrays = [row[0] for row in rows(_LOCK_ARRAYS, [ids, seconds])]
-    return [row[0] for row in rows(sql, [ids, seconds, arrays])]
+    share, skip = ("FOR SHARE SKIP LOCKED", f"{lock} SKIP LOCKED") if lock else ("", "")
+    arrays = [row[0] for row in rows(f"{_ENDED_ARRAYS} {share}", [ids, seconds])]
+    return [row[0] for row in rows(f"{sql} ORDER BY id {skip}", [ids, seconds, arrays])]
 
 
 _EARLIER_ATTEMPTS = """
@@ -213,8 +215,13 @@ _LOGS = """
 """
 
 
-def _drop_logs(logs: store.Deletion, ids: list[int], *, is_latest_kept: bool) -> list[int]:
-    """Delete logs of locked jobs before the rows that name them: if this process dies, no log stays without a row.
-    Return the jobs whose logs could be deleted."""
-    failed = {row["job_id"] for row in logs.of_attempts(query(_LOGS, [ids, is_latest_kept]))}
-    return [job_id for job_id in ids if job_id not in failed]
+def _drop_logs(logs: store.Deletion, ids: list[int], *, is_latest_kept: bool) -> None:
+    """Delete logs of jobs before the rows that name them: if this process dies, no log stays without a row. A job that
+    is retried meanwhile keeps its rows, which say that its earlier logs are deleted."""
+    logs.of_attempts(query(_LOGS, [ids, is_latest_kept]))
+
+
+def _without_logs(ids: list[int], *, is_latest_kept: bool) -> list[int]:
+    """Return those of the locked jobs whose logs are deleted."""
+    kept = {row["job_id"] for row in query(_LOGS, [ids, is_latest_kept])}
+    return [job_id for job_id in ids if job_id not in kept]

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from django.core.files.storage import storages
 
-from gpusched.lib.db.sql import execute
+from gpusched.lib.db.sql import execute, query
 from jobs.logs import store
 from jobs.models import Attempt, Job
 from scheduling.worker import tasks
 from tests.factories import make_node, submit
 from tests.jobs.test_retention import age, finish, set_retention
+from tests.races.elsewhere import Elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,3 +66,19 @@ def test_storage_that_deletes_nothing_is_given_up(jobs, monkeypatch):
     with pytest.raises(TimeoutError):
         store.drop_old(30)
     assert len(tried) == 2
+
+
+@pytest.mark.parametrize("rule", ["jobs", "details"])
+def test_storage_that_hangs_keeps_no_job_locked(jobs, settings, monkeypatch, rule):
+    """A submit that depends on an old job, and a retry of it, waited for the storage, for minutes."""
+    execute("UPDATE jobs_job SET attempt = 2" if rule == "details" else "SELECT 1")
+    set_retention(settings, **{rule: "30"})
+    dropped = []
+
+    def drop(job_id, *_):
+        Elsewhere(lambda: query("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE NOWAIT", [job_id])).commit()
+        dropped.append(job_id)
+
+    monkeypatch.setattr(store, "drop", drop)
+    assert tasks.drop_old_jobs() == 3
+    assert dropped == jobs
