@@ -16,13 +16,14 @@ from threading import Thread
 import psycopg
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
-from django.db import OperationalError, ProgrammingError, connection
+from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Coalesce
+from psycopg.errors import LockNotAvailable
 
 from gpusched.env import Env
 from gpusched.lib.db import requirements
-from gpusched.lib.db.sql import Row, database_now, query
+from gpusched.lib.db.sql import Row, database_now, execute, query
 from gpusched.lib.process.backups import last_backup
 from gpusched.protocol.addresses import split
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
@@ -39,6 +40,8 @@ RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 OTHER_CONNECTIONS = 20
 # A session may keep others waiting this long, and a transaction, such as that of a backup, may be open this long.
 BLOCKED_SECONDS, OPEN_SECONDS = 10.0, 3600.0
+# This command waits this long for a table that another session has locked.
+LOCK_SECONDS = 5.0
 # An object storage that does not answer is tried again for minutes by its library.
 STORAGE_SECONDS = 20.0
 _LISTENING = "0A"
@@ -91,10 +94,15 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
             values = dict(cursor.fetchall())
         # Before tables that a session may have locked.
         findings += check_transactions(query(_OPEN_TRANSACTIONS, [BLOCKED_SECONDS, OPEN_SECONDS]))
-        # By their state: only nodes that report have a clock to compare.
-        clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
-        tokens, agents = _tokens(now), _agents(now)
+        with transaction.atomic():
+            execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS:g}s'")
+            # By their state: only nodes that report have a clock to compare.
+            online = Node.objects.filter(removed_at=None, state="online")
+            clocks = dict(online.values_list("name", "clock_off_seconds"))
+            tokens, agents = _tokens(now), _agents(now)
     except (OperationalError, psycopg.OperationalError) as error:
+        if isinstance(error.__cause__, LockNotAvailable):
+            return [*findings, _LOCKED]
         return [*findings, _unreachable(data_dir, _connections(env), error)]
     except ProgrammingError as error:
         return [*findings, _other_tables(error)]
@@ -296,6 +304,12 @@ def check_transactions(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _connections(env: Env) -> int:
     return env.web_threads * env.web_processes + OTHER_CONNECTIONS
+
+
+_LOCKED = Finding(
+    "database", FAIL, f"its tables are locked for more than {LOCK_SECONDS:g} s; its other checks did not run",
+    "end the session that the check `transactions` names, or wait if it is a migration",
+)  # fmt: skip
 
 
 def _other_tables(error: ProgrammingError) -> Finding:

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import OperationalError, ProgrammingError, connection
 
 from gpusched.env import Env
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import execute, query
 from gpusched.management import server_doctor as doctor
 from gpusched.protocol.findings import Finding
 from nodes.models import Node
@@ -226,6 +226,18 @@ def test_transaction_that_keeps_others_waiting_or_is_old_is_named(monkeypatch: p
     with pytest.raises(OperationalError):
         holder.commit()
     assert found().level == "ok"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_locked_table_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command waited for it without a word."""
+    monkeypatch.setattr(doctor, "LOCK_SECONDS", 0.2)
+    holder = Elsewhere(lambda: execute("LOCK TABLE nodes_node IN ACCESS EXCLUSIVE MODE"))
+    assert holder.is_done.wait(20)
+    found = doctor.examine(Env(), tmp_path, NOW)
+    holder.commit()
+    assert (found[-1].check, found[-1].level) == ("database", "fail") and "tables are locked" in found[-1].says
+    assert "node_clocks" in levels(doctor.examine(Env(), tmp_path, NOW))
 
 
 def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
