@@ -35,6 +35,9 @@ _MAX_WAIT_SECONDS = 86_400.0
 
 
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+# Of Apprise's records about mail; and an answer in Python's notation.
+_SAID = "Socket Exception: "
+_ANSWER = re.compile(r"""\((\d+), b(['"])(.*?)\2\)""")
 
 
 def main() -> None:
@@ -112,7 +115,7 @@ def _drain(answer: httpx.Response) -> None:
 
 def _notify(message: Message) -> Result:
     service = services.open_service(message.target)
-    with _warnings() as warnings, watched() as recipients:
+    with _warnings(is_mail=service.name == "E-mail") as warnings, watched() as recipients:
         is_sent = services.send_text(service, message.title, message.body)
     if is_sent:
         return Result(is_sent=True)
@@ -123,18 +126,32 @@ def _notify(message: Message) -> Result:
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """Collect the warnings of Apprise, which returns no reason."""
+def _warnings(*, is_mail: bool) -> Iterator[list[str]]:
+    """Collect the warnings of Apprise, which returns no reason. For mail they lack what the server said, such as that
+    it does not know the password; a record for debugging has it. Those of other services have addresses with
+    secrets."""
     texts: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+
+    def emit(record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING or (is_mail and text.startswith(_SAID)):
+            texts.append(_in_plain_text(text.removeprefix(_SAID)))
+
+    handler = logging.Handler()
+    handler.emit = emit  # type: ignore[method-assign]
     logger = logging.getLogger("apprise")
     logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
     logger.propagate = False
     try:
         yield texts
     finally:
         logger.removeHandler(handler)
+
+
+def _in_plain_text(text: str) -> str:
+    """Return an error of smtplib as mail servers write it: `535 wrong password` for `(535, b'wrong password')`."""
+    return _ERRNO.sub("", _ANSWER.sub(r"\1 \3", text)).strip("{}")
 
 
 def _without_secrets(text: str, target: str) -> str:

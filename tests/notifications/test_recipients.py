@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
 
 from gpusched.lib.hooks import hook
 from notifications.models import Delivery, Route
@@ -39,16 +40,19 @@ class Post:
 @pytest.fixture
 def post() -> Iterator[Post]:
     post = Post()
-    server = Controller(post, hostname="127.0.0.1", port=free_port())
+    server = Controller(
+        post, hostname="127.0.0.1", port=free_port(), authenticator=lambda *_: AuthResult(success=False, handled=False),
+        auth_require_tls=False,
+    )  # fmt: skip
     server.start()
     post.port = server.port
     yield post
     server.stop()
 
 
-def notify(sender: Sender, post: Post, recipients: str) -> None:
+def notify(sender: Sender, post: Post, recipients: str, login: str = "") -> None:
     kim = make_member(make_tenant("nlp"), name="kim")
-    mail(kim, f"mailto://127.0.0.1:{post.port}?from=a@example.com&{recipients}")
+    mail(kim, f"mailto://{login}127.0.0.1:{post.port}?from=a@example.com&{recipients}")
     hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
     work(sender)
     pass_time(60)
@@ -80,3 +84,28 @@ def test_recipient_who_is_refused_for_now_is_tried_again(sender: Sender, post: P
 def test_mail_that_nobody_accepts_is_tried_again(sender: Sender, post: Post):
     notify(sender, post, "to=gone@example.com")
     assert (Delivery.objects.get().state, Route.objects.get().failures) == ("pending", 2)
+
+
+@pytest.mark.parametrize(
+    ("login", "answer", "problem"),
+    [
+        ("", "550 no mailbox here", "550 no mailbox here"),
+        ("", "451 full at present", "451 full at present"),
+        ("kim:wr0ngWord@", "", "535 5.7.8 Authentication credentials invalid"),
+    ],
+)
+def test_problem_of_a_route_has_the_answer_of_the_mail_server(
+    sender: Sender, post: Post, login: str, answer: str, problem: str
+):
+    """Of a wrong password it said "Connection error", of a mailbox that is gone "failed"."""
+    post.answer = answer
+    notify(sender, post, "to=gone@example.com", login)
+    found = Route.objects.get().problem
+    assert problem in found
+    assert "wr0ngWord" not in found and "kim" not in found
+
+
+def test_problem_of_a_route_has_the_error_of_the_connection(sender: Sender, post: Post):
+    post.port = free_port()
+    notify(sender, post, "to=ann@example.com")
+    assert "Connection refused" in Route.objects.get().problem
