@@ -139,9 +139,11 @@ def from_answer(status: int, body: bytes, call: str) -> GpuschedError:
     next_step = problem.next_step
     if not sentence:
         sentence = f"the server answered {status} to {call} without a reason"
-        # So nginx and Caddy answer a request over plain HTTP.
-        has_tls = status == 400 and b" HTTPS " in body
-        next_step = "use https:// in the URL" if has_tls else "check that the URL is a gpusched server's"
+        next_step = "check that the URL is a gpusched server's"
+        if status == 400 and b" HTTPS " in body:  # nginx and Caddy answer a request over plain HTTP like this
+            next_step = "use https:// in the URL"
+        elif status in (502, 503, 504):  # a proxy's
+            next_step = "check that the server runs, and that the proxy in front of it reaches it"
     kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status) or (Invalid if 400 <= status < 500 else ServerError)
     return kind(
         sentence,

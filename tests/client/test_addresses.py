@@ -95,6 +95,15 @@ def test_call_that_was_not_sent_goes_to_the_next_address(other: FakeServer, clos
     assert len(other.requests) == 1
 
 
+def test_error_tells_of_a_head_that_may_have_accepted_the_submit(server: FakeServer, other: FakeServer) -> None:
+    """The head that is asked last starts, and has done nothing; the first one lost its answer."""
+    server.on("POST", "/jobs", Answer(0))
+    other.on("POST", "/jobs", BUSY)
+    with Client(f"{server.url},{other.url}", patience_seconds=0) as client, pytest.raises(Unreachable) as caught:
+        client.submit(["true"])
+    assert "may have carried out" in str(caught.value)
+
+
 def test_error_names_every_address(closed: str) -> None:
     """A82: the back-off is over the whole list."""
     other = closed.replace("127.0.0.1", "localhost")

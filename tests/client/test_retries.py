@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gpusched.client import AsyncClient, Client, Conflict, Invalid, RateLimited, ServerError, Unreachable
+from gpusched.client import AsyncClient, Client, Conflict, GpuschedError, Invalid, RateLimited, ServerError, Unreachable
 from gpusched.client.calls import access, billing, cluster, jobs, records
 from gpusched.client.sync import connection
 from gpusched.client.transport import retries
@@ -81,6 +81,51 @@ def test_every_post_is_retried_with_the_same_key_when_its_answer_is_lost(server:
     assert len({*keys}) == 1
 
 
+OUTAGE_OF_DATABASE = problem(503, "database_unavailable", "it may or may not have been executed", "use the same key")
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [Answer(504, b"<html>")],
+        [Answer(0)],
+        [Answer(502), BUSY],
+        [Answer(502), problem(429, "slow_down", "too many")],
+        [OUTAGE_OF_DATABASE],
+        [Answer(201, b'{"job_id": 4')],
+    ],
+)
+def test_error_of_a_submit_that_may_have_been_accepted_names_its_key(
+    server: FakeServer, failures: list[Answer]
+) -> None:
+    """A second submit has another key: the work would run twice."""
+    server.on("POST", "/jobs", sequence(*failures))
+    with Client(server.url, patience_seconds=0.1) as client, pytest.raises(GpuschedError) as caught:
+        client.submit(["true"])
+    assert "may" in str(caught.value)
+    key = server.requests[0].headers["idempotency-key"]
+    assert caught.value.next_step == (
+        f"check the result before you repeat it; with the idempotency key {key} it is carried out once"
+    )
+
+
+@pytest.mark.parametrize("failure", [BUSY, problem(429, "slow_down", "too many")])
+def test_error_of_a_submit_that_was_refused_leaves_no_doubt(server: FakeServer, failure: Answer) -> None:
+    server.on("POST", "/jobs", failure)
+    with Client(server.url, patience_seconds=0.1) as client, pytest.raises(GpuschedError) as caught:
+        client.submit(["true"])
+    assert "carried out" not in f"{caught.value}{caught.value.next_step}"
+
+
+@pytest.mark.parametrize("call", [jobs.job(42), jobs.submit_many([], dry_run=True)], ids=["read", "dry run"])
+def test_error_of_a_call_that_changes_nothing_leaves_no_doubt(server: FakeServer, call: Call[Any]) -> None:
+    server.default = Answer(504)
+    with Client(server.url, patience_seconds=0.1) as client, pytest.raises(Unreachable) as caught:
+        client.send(call)
+    assert "carried out" not in f"{caught.value}{caught.value.next_step}"
+    assert "check that the server runs" in caught.value.next_step
+
+
 def test_unrepeatable_request_is_sent_once(server: FakeServer) -> None:
     """An idempotency key belongs to a caller, who is unknown before a login."""
     server.on("POST", "/login", Answer(0))
@@ -92,9 +137,10 @@ def test_unrepeatable_request_is_sent_once(server: FakeServer) -> None:
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_unrepeatable_request_is_sent_once_when_a_proxy_gives_up(server: FakeServer, status: int) -> None:
     server.on("POST", "/login", problem(status, "x", "no answer"))
-    with Client(server.url) as client, pytest.raises(Unreachable, match="no answer"):
+    with Client(server.url) as client, pytest.raises(Unreachable, match="no answer") as caught:
         client.send(access.login("ada", "pw", "laptop"))
     assert len(server.requests) == 1
+    assert ("may have carried out" in str(caught.value)) == (status != 503)  # the server's own, or a proxy without one
 
 
 def test_request_that_never_arrived_is_retried_even_if_unrepeatable(server: FakeServer) -> None:

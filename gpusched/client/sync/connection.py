@@ -19,7 +19,6 @@ from gpusched.client.transport.retries import (
     is_away,
     is_success,
     may_repeat,
-    of_all,
     read,
 )
 from gpusched.protocol.addresses import Addresses
@@ -86,27 +85,27 @@ class Connection:
         """Send a call; retry it while that is safe, for at most `patience_seconds` (None: those of the client)."""
         retries = Retries(call, self.patience_seconds if patience_seconds is None else patience_seconds)
         while True:
-            outcome = self._request(call)
-            if is_success(outcome):
+            outcomes = self._request(call)
+            if is_success(outcome := outcomes[-1]):
                 return read(call, outcome)
-            seconds, because = retries.pause(outcome)
+            seconds, because = retries.pause(outcomes)
             if self.on_retry:
                 self.on_retry(because)
             time.sleep(seconds)
 
-    def _request(self, call: Call[Any]) -> httpx.Response | NoResponse:
-        """Send a call to one address after the other, while that is safe, until one answers."""
-        failures: list[httpx.Response | NoResponse] = []
+    def _request(self, call: Call[Any]) -> list[httpx.Response | NoResponse]:
+        """Send a call to one address after the other, while that is safe, until one answers. Return their outcomes."""
+        outcomes: list[httpx.Response | NoResponse] = []
         for _ in self.addresses.all:
             address = self.addresses.current
             outcome = self._request_at(address, call)
+            outcomes.append(outcome)
             if not is_away(outcome):
-                return outcome
+                break
             self.addresses.move_on(address)
-            failures.append(outcome)
             if not may_repeat(call, outcome):
                 break
-        return of_all(failures)
+        return outcomes
 
     def _request_at(self, address: str, call: Call[Any]) -> httpx.Response | NoResponse:
         try:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard, TypeVar
 import httpx
 import msgspec
 
-from gpusched.client.errors import GpuschedError, QueueWarning, ServerError, Unreachable, from_answer
+from gpusched.client.errors import GpuschedError, QueueWarning, RateLimited, ServerError, Unreachable, from_answer
 from gpusched.client.transport.call import Call, require_sendable
 from gpusched.protocol.addresses import redirect_target
 
@@ -22,6 +22,8 @@ RETRY_TIMEOUT_SECONDS = 6.0
 OUTAGE_FACTOR = 5
 # A proxy or a server that cannot answer at present.
 _AWAY = (502, 503, 504)
+# The code of a server that lost its database, perhaps after the write.
+_OUTAGE = "database_unavailable"
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 2.0
 
 
@@ -43,15 +45,21 @@ class Retries:
         require_sendable(call)
         self._call, self._patience_seconds, self._max_seconds = call, patience_seconds, patience_seconds
         self._started_at, self._tries = time.monotonic(), 0
+        self._may_be_done = False
 
-    def pause(self, outcome: httpx.Response | NoResponse) -> tuple[float, str]:
-        """Return the seconds to wait before the next try, and why; raise the error of the outcome if it is the last."""
+    def pause(self, outcomes: Sequence[httpx.Response | NoResponse]) -> tuple[float, str]:
+        """Return the seconds to wait before the next try, and why; raise the error if this was the last. `outcomes`: of
+        the addresses, in order."""
+        outcome = of_all(outcomes)
         error = _error(self._call, outcome)
+        self._may_be_done |= error.code == _OUTAGE or any(map(_may_be_done, outcomes))
         seconds = _pause_seconds(outcome, self._tries)
         self._max_seconds = max(self._max_seconds, self._patience_seconds * _factor(outcome))
         waited = time.monotonic() - self._started_at
         if not may_repeat(self._call, outcome) or waited + seconds > self._max_seconds:
-            raise error
+            # The answer to a repetition counts for the tries before it, unless it was refused before it was read.
+            is_unanswered = isinstance(error, Unreachable | RateLimited)
+            raise _in_doubt(self._call, error) if self._may_be_done and is_unanswered else error
         self._tries += 1
         return seconds, str(error)
 
@@ -68,11 +76,12 @@ def read(call: Call[T], response: httpx.Response) -> T:
     try:
         return call.parse(response)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ServerError(
+        foreign = ServerError(
             f"the answer to {call.method} {call.path} is not a gpusched server's ({error})",
             next_step="check the URL, and that client and server have compatible versions (gpusched version)",
             status=response.status_code,
-        ) from error
+        )
+        raise _in_doubt(call, foreign) from error
 
 
 def is_away(outcome: httpx.Response | NoResponse) -> bool:
@@ -91,7 +100,7 @@ def may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
 
 
 def of_all(outcomes: Sequence[httpx.Response | NoResponse]) -> httpx.Response | NoResponse:
-    """Return the outcome of a call that failed at every address: the last answer, or all failures to get one."""
+    """Return the outcome of a call that failed: the last answer, or all failures to get one."""
     failures: list[NoResponse] = []
     for outcome in reversed(outcomes):
         if isinstance(outcome, httpx.Response):
@@ -99,6 +108,24 @@ def of_all(outcomes: Sequence[httpx.Response | NoResponse]) -> httpx.Response | 
         failures.insert(0, outcome)
     sentence = "; ".join(failure.sentence for failure in failures)
     return replace(failures[-1], sentence=sentence, was_sent=any(failure.was_sent for failure in failures))
+
+
+def _may_be_done(outcome: httpx.Response | NoResponse) -> bool:
+    """Return whether the server may have carried the call out: a proxy can lose its answer."""
+    return outcome.was_sent if isinstance(outcome, NoResponse) else outcome.status_code in (502, 504)
+
+
+def _in_doubt(call: Call[Any], error: GpuschedError) -> GpuschedError:
+    """Return the error of a call that may have been carried out, if sending it anew would do so once more."""
+    key = call.headers.get("Idempotency-Key")
+    if "dry_run" in call.query or (call.is_repeatable and not key):
+        return error
+    if error.code != _OUTAGE:  # it says so itself
+        error.args = (f"{error}; the server may have carried out the request",)
+    error.next_step = "check the result before you repeat it"
+    if key:
+        error.next_step += f"; with the idempotency key {key} it is carried out once"
+    return error
 
 
 def _factor(outcome: httpx.Response | NoResponse) -> int:
@@ -125,11 +152,6 @@ def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedErr
                 status=outcome.status_code,
             )
         return from_answer(outcome.status_code, outcome.content, f"{call.method} {call.path}")
-    if outcome.was_sent and not call.is_repeatable:
-        return Unreachable(
-            f"{outcome.sentence}; the server may have carried out the request",
-            next_step="check the result before you repeat it",
-        )
     return Unreachable(
         outcome.sentence,
         next_step=outcome.next_step
