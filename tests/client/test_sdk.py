@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from gpusched.client.transport import polling, wire
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.explain import Simulation
 from gpusched.protocol.rest.jobs import Log
+from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, GrowingLog, Request, acted, job, log, problem, sequence
 
 EXPLANATION = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",
@@ -261,6 +263,18 @@ def test_following_continues_after_a_restart_of_the_server(server: FakeServer) -
     server.on("GET", "/jobs/42/logs", pieces)
     server.on("GET", "/jobs/42", sequence(Answer(200, job(state="running")), Answer(200, job(state="completed"))))
     assert output_of(server) == b"before after"
+
+
+@pytest.mark.parametrize("cut", [b"", b"one\ntw"])
+def test_log_whose_answer_was_cut_is_read_to_its_end(server: FakeServer, cut: bytes) -> None:
+    """An answer without a length, as old proxies send it, ends where the connection breaks."""
+    whole = b"one\ntwo\n"
+    broken, rest = replace(log(whole, complete=True), body=cut), log(whole[len(cut) :], len(cut), complete=True)
+    server.on("GET", "/jobs/42", Answer(200, job(state="completed", attempt=1)))
+    server.on("GET", "/jobs/42/logs", sequence(broken, rest))
+    assert output_of(server) == whole
+    server.on("GET", "/jobs/42/logs", sequence(broken, rest))
+    assert call(server.url, "logs", "42").stdout == whole.decode()
 
 
 def test_following_continues_with_the_next_attempt(server: FakeServer) -> None:

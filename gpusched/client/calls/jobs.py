@@ -231,13 +231,15 @@ def _log(response: "httpx.Response") -> Log:
         return int(response.headers.get(f"x-log-{name}", default))
 
     offset = number("offset", 0)
-    next_offset = number("next-offset", offset + len(response.content))
+    # By the bytes: an answer without a length, as old proxies send it, can be cut without notice.
+    next_offset = offset + len(response.content)
+    is_whole = number("next-offset", next_offset) == next_offset
     return Log(
         data=response.content,
         offset=offset,
         next_offset=next_offset,
         size=number("size", next_offset),
-        is_complete=response.headers.get("x-log-complete") == "true",
+        is_complete=is_whole and response.headers.get("x-log-complete") == "true",
         attempt=number("attempt", 0),
     )
 
