@@ -29,7 +29,7 @@ class StartHasPassed(Exception):
 
 
 class NotSent(Exception):
-    """The control plane could not be reached, or was too busy: try again with the same key."""
+    """The control plane could not be reached, was too busy, or its answer was lost: try again with the same key."""
 
 
 def body(rule: Rule, confidence: float, now: datetime, default_tenant: str | None) -> dict[str, Any]:
@@ -86,9 +86,13 @@ class ControlPlane:
             raise NotSent(f"{address} does not answer: {error}") from error
         if response.status_code in (429, 502, 503, 504):
             raise NotSent(f"{address} answered {response.status_code}")
-        try:
-            if response.is_success:
+        if response.is_success:
+            try:
                 return msgspec.json.decode(response.content, type=Booked)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                # A proxy's page, or an answer that was cut, perhaps after the booking: the key makes a retry harmless.
+                raise NotSent(f"{address} answered with something else than a reservation ({error})") from error
+        try:
             problem = response.json()
             detail, fields = str(problem["detail"]), [error["field"] for error in problem.get("errors", ())]
         except (ValueError, LookupError, TypeError, AttributeError):

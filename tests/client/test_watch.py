@@ -17,6 +17,7 @@ from gpusched.watch.booking import Booked, ControlPlane, NotSent, StartHasPassed
 from gpusched.watch.rules import Reserve, Rule, load
 from gpusched.watch.runner import Runner, Watched
 from tests.client.commandline import ROOT, call
+from tests.client.fakeserver import Answer, FakeServer
 from tests.client.recorder import Recorder
 from tests.waiting import wait_for
 
@@ -179,6 +180,15 @@ def test_refused_start_is_known_by_its_field(field: str, refusal: type[Exception
         plane = ControlPlane(Config(url=recorder.address, token="t"))
         with pytest.raises(refusal):
             plane.book({"gpus": 1}, "key")
+
+
+@pytest.mark.parametrize("answer", [b"<html>log in to the network</html>", b'{"id": 5, "sta'])
+def test_booking_without_a_readable_answer_is_sent_again(server: FakeServer, answer: bytes) -> None:
+    """A proxy answered in place of the control plane, or the connection broke, perhaps after it was booked."""
+    server.on("POST", "/reservations", Answer(201, answer))
+    plane = ControlPlane(Config(url=server.url, token="t"))
+    with pytest.raises(NotSent, match="answered with something else"):
+        plane.book({"gpus": 1}, "key")
 
 
 def test_refused_booking_is_reported_and_cools_down() -> None:
