@@ -5,7 +5,6 @@ import errno
 import glob
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from gpusched.client.errors import Invalid
+from gpusched.watch import commands
+from gpusched.watch.commands import CannotLook
 from gpusched.watch.rules import Rule
 
 MAX_BYTES = 1 << 20  # of a log at once: the end counts
-_COMMAND_SECONDS = 30.0
 
 
 class Source(Protocol):
@@ -85,10 +85,6 @@ class Log:
             return None
 
 
-class CannotLook(Exception):
-    """The list cannot be read now."""
-
-
 class Snapshot:
     """The entries of a list that were not in it at the last look that succeeded."""
 
@@ -115,7 +111,7 @@ def create(rule: Rule) -> Source:
         "log": lambda: Log(Path(rule.log).expanduser()),
         "files": lambda: Snapshot(lambda: set(glob.glob(os.path.expanduser(rule.files), recursive=True))),
         "process": lambda: Snapshot(lambda: _processes(re.compile(rule.process)), ended="ended"),
-        "command": lambda: Snapshot(lambda: set(_output(rule.command))),
+        "command": lambda: Snapshot(lambda: set(commands.output(rule.command))),
         "slurm": lambda: Snapshot(lambda: _slurm_queue(rule.slurm)),
         "monitor": lambda: _monitor(rule),
     }
@@ -137,26 +133,9 @@ def _processes(pattern: re.Pattern[str]) -> set[str]:
     return processes
 
 
-def _output(command: list[str]) -> list[str]:
-    """Return the lines that a command prints. Raise CannotLook if it fails, since lines that are missing for a moment
-    would be new afterwards; Invalid if it does not exist."""
-    try:
-        result = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=_COMMAND_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise CannotLook(f"{command[0]} has not ended after {_COMMAND_SECONDS:g} s") from error
-    except OSError as error:
-        raise Invalid(f"{command[0]}: {error.strerror}", next_step="correct `command` in the rules") from error
-    if result.returncode:
-        raise CannotLook(f"{command[0]} ended with {result.returncode}: {result.stderr.strip()[-200:]}")
-    return result.stdout.splitlines()
-
-
 def _slurm_queue(user: str) -> set[str]:
     """Return `ID STATE NAME` of each job of the user in Slurm's queue."""
-    return set(_output(["squeue", "--noheader", f"--user={user}", "--format=%i %T %j"]))
+    return set(commands.output(["squeue", "--noheader", f"--user={user}", "--format=%i %T %j"]))
 
 
 def _monitor(rule: Rule) -> Source:

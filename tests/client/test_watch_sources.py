@@ -1,15 +1,21 @@
 """The sources of `gpusched watch`: what they show as new, and what they do when they cannot be read."""
 
+import json
 import os
+import resource
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpusched.client.errors import Invalid
-from gpusched.watch import sources
+from gpusched.watch import commands, sources
+from gpusched.watch.commands import CannotLook
+from tests.client.commandline import start
+from tests.client.fakeserver import FakeServer
 from tests.client.test_watch import rule
-from tests.waiting import wait_for
+from tests.waiting import assert_stays, wait_for
 
 
 def test_log_shows_new_whole_lines_through_rotation_and_truncation(tmp_path: Path) -> None:
@@ -79,15 +85,63 @@ def test_entries_are_not_new_after_a_command_failed(tmp_path: Path) -> None:
     """Also if it fails at the start: what the first success shows was there before."""
     queue = tmp_path / "queue"
     source = sources.create(rule(command=["cat", str(queue)]))
-    with pytest.raises(sources.CannotLook, match=r"cat ended with 1: .*No such file"):
+    with pytest.raises(CannotLook, match=r"cat ended with 1: .*No such file"):
         list(source.observe())
     queue.write_text("7 RUNNING train\n")
     assert list(source.observe()) == []
     queue.rename(tmp_path / "away")
-    with pytest.raises(sources.CannotLook):
+    with pytest.raises(CannotLook):
         list(source.observe())
     queue.write_text("7 RUNNING train\n8 PENDING eval\n")
     assert list(source.observe()) == ["8 PENDING eval"]
+
+
+def is_over(pid: int) -> bool:
+    """Return whether a process has ended, perhaps without a parent that notices."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith(("Z", "X"))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize(
+    "script", ["sleep 87 & echo $! > pid; wait", "sleep 87 & echo $! > pid", "exec >&- 2>&-; echo $$ > pid; sleep 87"]
+)
+def test_command_that_hangs_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Its children do not add up, look after look: those of a pipeline, of the background, and itself without pipes."""
+    monkeypatch.setattr(commands, "MAX_SECONDS", 0.5)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CannotLook, match="sh has not ended"):
+        commands.output(["sh", "-c", script])
+    wait_for(lambda: is_over(int((tmp_path / "pid").read_text())))
+
+
+def test_second_signal_ends_a_look_that_hangs(server: FakeServer, tmp_path: Path) -> None:
+    """The first one lets it end, so that no booking is half made."""
+    pid, rules = tmp_path / "pid", tmp_path / "rules.yaml"
+    command = ["sh", "-c", f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 86"]
+    rules.write_text(json.dumps({"rules": [{"name": "a", "match": "x", "command": command, "reserve": {"gpus": 1}}]}))
+    watching = start(server.url, "watch", str(rules))
+    wait_for(pid.exists)
+    watching.send_signal(signal.SIGINT)
+    assert_stays(lambda: watching.poll() is None, 0.3)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(10) == 130
+    assert is_over(int(pid.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("script", "message"), [("yes", "prints more than 1 MiB"), ("yes >&2", "has not ended after 2 s")]
+)
+def test_endless_output_of_a_command_takes_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    monkeypatch.setattr(commands, "MAX_SECONDS", 2.0)
+    monkeypatch.setattr(commands, "MAX_BYTES", 1 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CannotLook, match=message):
+        commands.output(["sh", "-c", script])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
 
 def test_line_without_an_end_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

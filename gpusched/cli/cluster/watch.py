@@ -70,8 +70,14 @@ def _run(ctx: typer.Context, loaded: "Rules", llm: "Llm | None") -> None:
     plane = ControlPlane(config)
     # Not an Event: its methods must not be interrupted by a handler that calls another one.
     stop: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def end(number: int, _: object) -> None:
+        if not stop.empty():  # the second signal: the look in progress, such as a slow command, is not awaited
+            sys.exit(128 + number)
+        stop.put(None)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.put(None))
+        signal.signal(number, end)
     watched = [Watched(rule, sources.create(rule)) for rule in loaded.rules]
     runner = Runner(watched, plane, lambda line: print(line, flush=True), llm.ask if llm else None)
     messages.note(f"watching {len(watched)} rules")
