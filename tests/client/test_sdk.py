@@ -1,6 +1,7 @@
 """The SDK as users write it: submit, why, wait, act, follow; blocking and async."""
 
 import asyncio
+import copy
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, Job, NeverFits, Timeout, Unreachable, errors
 from gpusched.client.aio import connection
 from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer
@@ -152,6 +153,19 @@ def test_forked_process_uses_connections_of_its_own(server: FakeServer) -> None:
         client.get(42)
     ports = [request.client_port for request in server.requests]
     assert ports[0] == ports[2] != ports[1]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copy_of_a_job_has_its_data_and_tells_that_it_has_no_client(
+    server: FakeServer, copied: Callable[[Job], Job]
+) -> None:
+    """Not with a KeyError. A process of multiprocessing gets a job as a deep copy."""
+    server.on("GET", "/jobs/42", Answer(200, job(state="running")))
+    with Client(server.url) as client:
+        there = copied(client.get(42))
+    assert (there.id, there.state, there.message) == (42, "running", "")
+    with pytest.raises(Invalid, match="has no client"):
+        there.refresh()
 
 
 def test_configured_tenant_is_the_default(server: FakeServer) -> None:

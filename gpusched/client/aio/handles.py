@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
 from gpusched.client.calls import jobs
+from gpusched.client.errors import Invalid
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.explain import Explanation
 from gpusched.protocol.rest.jobs import JobData, Log
@@ -18,12 +19,12 @@ class AsyncJob(JobData, kw_only=True, dict=True):
 
     @property
     def client(self) -> "AsyncClient":
-        return cast("AsyncClient", self.__dict__["_client"])
+        return _client_of(self)
 
     @property
     def message(self) -> str:
         """The server's message about the submit or action; else empty."""
-        return cast(str, self.__dict__["_message"])
+        return cast(str, self.__dict__.get("_message", ""))
 
     async def refresh(self) -> "AsyncJob":
         """Read the job again."""
@@ -81,7 +82,7 @@ class AsyncArrayElement(Element, kw_only=True, dict=True):
 
     @property
     def client(self) -> "AsyncClient":
-        return cast("AsyncClient", self.__dict__["_client"])
+        return _client_of(self)
 
     @property
     def array_id(self) -> int:
@@ -122,3 +123,14 @@ class AsyncArrayElement(Element, kw_only=True, dict=True):
         """Run it again, however it ended."""
         await self.client.retry(self.array_id, str(self.index))
         return await self.refresh()
+
+
+def _client_of(handle: AsyncJob | AsyncArrayElement) -> "AsyncClient":
+    """Raise Invalid for a copy: it has the data alone, since a client belongs to its process and has a token."""
+    try:
+        return cast("AsyncClient", handle.__dict__["_client"])
+    except KeyError as error:
+        raise Invalid(
+            "a copy of a job or an element, such as one from another process, has no client",
+            next_step="read it again with a client there, such as client.get(job.id)",
+        ) from error

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from gpusched.client.calls import jobs
+from gpusched.client.errors import Invalid
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.explain import Explanation
 from gpusched.protocol.rest.jobs import JobData, Log
@@ -19,12 +20,12 @@ class Job(JobData, kw_only=True, dict=True):
 
     @property
     def client(self) -> "Client":
-        return cast("Client", self.__dict__["_client"])
+        return _client_of(self)
 
     @property
     def message(self) -> str:
         """The server's message about the submit or action; else empty."""
-        return cast(str, self.__dict__["_message"])
+        return cast(str, self.__dict__.get("_message", ""))
 
     def refresh(self) -> "Job":
         """Read the job again."""
@@ -80,7 +81,7 @@ class ArrayElement(Element, kw_only=True, dict=True):
 
     @property
     def client(self) -> "Client":
-        return cast("Client", self.__dict__["_client"])
+        return _client_of(self)
 
     @property
     def array_id(self) -> int:
@@ -117,3 +118,14 @@ class ArrayElement(Element, kw_only=True, dict=True):
         """Run it again, however it ended."""
         self.client.retry(self.array_id, str(self.index))
         return self.refresh()
+
+
+def _client_of(handle: Job | ArrayElement) -> "Client":
+    """Raise Invalid for a copy: it has the data alone, since a client belongs to its process and has a token."""
+    try:
+        return cast("Client", handle.__dict__["_client"])
+    except KeyError as error:
+        raise Invalid(
+            "a copy of a job or an element, such as one from another process, has no client",
+            next_step="read it again with a client there, such as client.get(job.id)",
+        ) from error
