@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from gpusched.cli import main
@@ -240,18 +241,31 @@ def test_ctrl_c_while_the_modules_load_prints_nothing(
     assert (end.value.code, *capfd.readouterr()) == (130, "", "")
 
 
-@pytest.mark.parametrize("file", ["[{command: [a]}]", "[{command: [a]}, {command: [b]}]"])
-def test_interrupted_submit_notes_that_it_may_have_been_accepted(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
+INTERRUPTED = {
+    "submit": ["submit", "--", "true"],
+    "submit of many": ["submit", "-f", "jobs.yaml"],
+    "lease": ["lease", "--gpus", "2", "--for", "2h"],
+    "secret": ["secret", "delete", "wandb", "-t", "nlp", "--yes"],
+    "dry run": ["submit", "--dry-run", "-f", "jobs.yaml"],
+    "list": ["ps"],
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_interrupted_write_notes_that_it_may_have_been_carried_out(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
+    """Ctrl-C is pressed before the answer: repeated, the command would submit or lease twice."""
+
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Client, "send", interrupted)
-    (tmp_path / "jobs.yaml").write_text(file)
-    result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
-    assert "may have accepted it; see: gpusched ps" in result.stderr
+    monkeypatch.setattr(httpx.Client, "request", interrupted)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.yaml").write_text("[{command: [a]}, {command: [b]}]")
+    result = call(server.url, *INTERRUPTED[name])
     assert result.exit_code == 130
+    assert ("may have carried out the request" in result.stderr) == (name not in ("dry run", "list"))
 
 
 def test_command_of_another_scheduler_is_answered_with_ours(server: FakeServer) -> None:

@@ -1,7 +1,5 @@
 """The commands `submit` and `run`: submit a job; `run` also prints its output and exits with its exit code."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,8 +58,7 @@ def submit(
                 name="now" if simulation.starts_now else "later",
             )
             return
-        with _noted_if_interrupted():
-            job = _submitted(client, fields, idempotency_key)
+        job = _submitted(client, fields, idempotency_key)
     messages.note(job.message or f"job {job.id} submitted")
     output.one(job, form, text=str(job.id), name=job.id)
 
@@ -92,21 +89,10 @@ def _submit_all(
 ) -> None:
     """Submit many jobs in one request; print their ids to stdout, one per line."""
     requests = [_request(client, fields) for fields in jobs]
-    with nullcontext() if is_dry_run else _noted_if_interrupted():
-        result = client.submit_many(requests, key, dry_run=is_dry_run)
+    result = client.submit_many(requests, key, dry_run=is_dry_run)
     messages.note(result.message)
     ids = "\n".join(map(str, result.job_ids))
     output.one(result, form, text=ids, name=ids)
-
-
-@contextmanager
-def _noted_if_interrupted() -> Iterator[None]:
-    """Note on Ctrl-C that the request may have been sent: a second submit could run the work twice."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        messages.note("\ninterrupted before the answer of the server, which may have accepted it; see: gpusched ps")
-        raise
 
 
 def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":

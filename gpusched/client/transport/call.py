@@ -38,6 +38,11 @@ class Call(Generic[T]):
     max_seconds: float | None = None
     content: bytes | None = None
 
+    @property
+    def acts_again(self) -> bool:
+        """Whether the same call, made anew with a new key, acts a second time: its user must know if it was sent."""
+        return not self.is_repeatable or ("Idempotency-Key" in self.headers and "dry_run" not in self.query)
+
 
 def get(path: str, kind: type[T], /, **query: str | int | None) -> Call[T]:
     """Return a GET of JSON; filters that are None are left out."""

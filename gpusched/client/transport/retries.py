@@ -116,14 +116,13 @@ def _may_be_done(outcome: httpx.Response | NoResponse) -> bool:
 
 
 def _in_doubt(call: Call[Any], error: GpuschedError) -> GpuschedError:
-    """Return the error of a call that may have been carried out, if sending it anew would do so once more."""
-    key = call.headers.get("Idempotency-Key")
-    if "dry_run" in call.query or (call.is_repeatable and not key):
+    """Return the error of a call that may have been carried out."""
+    if not call.acts_again:
         return error
     if error.code != _OUTAGE:  # it says so itself
         error.args = (f"{error}; the server may have carried out the request",)
     error.next_step = "check the result before you repeat it"
-    if key:
+    if key := call.headers.get("Idempotency-Key"):
         error.next_step += f"; with the idempotency key {key} it is carried out once"
     return error
 
