@@ -194,17 +194,19 @@ def test_signal_that_cannot_be_passed_on_is_noted_and_run_continues(server: Fake
     assert "USR1 could not be passed on: only a running job has processes to signal" in err.decode()
 
 
-def test_lost_cancel_is_sent_again(server: FakeServer) -> None:
+@pytest.mark.parametrize(
+    ("status", "sentence"), [(503, "the server starts"), (429, "too many requests"), (500, "the server failed")]
+)
+def test_lost_cancel_is_sent_again(server: FakeServer, status: int, sentence: str) -> None:
+    """No refusal of the moment leaves the job running after Ctrl-C."""
     it = Interruptible(server)
     process = start(server.url, "run", "--", "true")
-    too_late = problem(503, "starting", "the server starts")
-    away = Answer(503, too_late.body, {"Retry-After": "100"})
-    failures = [away]
+    failures = [Answer(status, problem(status, "x", sentence).body, {"Retry-After": "100"})]
     server.on("POST", "/jobs/42/cancel", lambda request: failures.pop() if failures else it.cancel(request))
     interrupt(process, server, "GET", "/jobs/42/logs")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"working\nsaved\n")
-    assert "the server starts" in err.decode()
+    assert f"not cancelled yet: {sentence}" in err.decode()
 
 
 def test_second_ctrl_c_exits_at_once(server: FakeServer) -> None:

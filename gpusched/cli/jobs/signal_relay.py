@@ -103,13 +103,13 @@ class Relay:
                 self._pass_on(number)
 
     def _cancel(self) -> None:
-        from gpusched.client import Conflict, GpuschedError, Unreachable
+        from gpusched.client import Conflict, GpuschedError, RateLimited, ServerError, Unreachable
 
         messages.note(f"\ncancelling job {self._job_id}; Ctrl-C again exits at once")
         while True:
             try:
                 self._client.cancel(self._job_id)
-            except Unreachable as error:
+            except (Unreachable, RateLimited, ServerError) as error:
                 messages.note(f"not cancelled yet: {error}")
                 time.sleep(_RETRY_SECONDS)
                 continue
