@@ -54,8 +54,10 @@ def test_long_log_into_a_file_has_a_bar_on_stderr(server: FakeServer, tmp_path: 
 def test_wait_for_many_jobs_has_a_bar_and_for_few_none(server: FakeServer, tmp_path: Path) -> None:
     for number in range(1, 5):
         server.on("GET", f"/jobs/{number}", Answer(200, job(number, state="completed", exit_code=0)))
-    assert b"4 in total" in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2", "3", "4")
-    assert b"in all" not in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2")
+    seen = at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2", "3", "4")
+    assert b"4 in total" in seen
+    assert b"\x1b[?25l" not in seen  # the cursor is not hidden: the shell would have none after Ctrl-Z or SIGTERM
+    assert b"in total" not in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2")
 
 
 def test_pipe_has_no_bar(server: FakeServer) -> None:

@@ -19,8 +19,12 @@ def bar(label: str, total: int, *, minimum: int) -> Iterator[Callable[[int], Non
     from rich.console import Console
     from rich.progress import Progress
 
+    class Terminal(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return False  # never hidden: a shell would be without it after Ctrl-Z or SIGTERM
+
     # Notes appear above the bar; at the end it disappears.
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Terminal(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total)
         yield lambda completed: progress.update(task, completed=completed)
 
