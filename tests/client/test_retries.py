@@ -10,7 +10,7 @@ import pytest
 from gpusched.client import AsyncClient, Client, Conflict, GpuschedError, Invalid, RateLimited, ServerError, Unreachable
 from gpusched.client.calls import access, billing, cluster, jobs, records
 from gpusched.client.sync import connection
-from gpusched.client.transport import retries
+from gpusched.client.transport import polling, retries
 from gpusched.client.transport.call import Call
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
@@ -208,6 +208,11 @@ def test_retries_last_longer_in_an_outage_of_the_database(monkeypatch: pytest.Mo
     assert waited_out(jobs.retry(42), OUTAGE, monkeypatch) == 30.0
     assert waited_out(jobs.retry(42), httpx.Response(503), monkeypatch) <= 6.0
     assert waited_out(access.login("ada", "pw", "laptop"), OUTAGE, monkeypatch) == 0.0
+
+
+def test_retries_of_a_wait_end_with_its_timeout_in_an_outage_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lasted five times as long: `gpusched wait --timeout 60` five minutes."""
+    assert 3.0 < waited_out(polling.within(jobs.job(42), 4.0), OUTAGE, monkeypatch) <= 6.0
 
 
 def test_retry_after_beyond_the_timeout_is_not_awaited(server: FakeServer) -> None:

@@ -12,7 +12,18 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, Job, NeverFits, Timeout, Unreachable, errors
+from gpusched.client import (
+    AsyncClient,
+    Client,
+    GpuschedError,
+    Invalid,
+    Job,
+    NeverFits,
+    NotFound,
+    Timeout,
+    Unreachable,
+    errors,
+)
 from gpusched.client.aio import connection
 from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer
@@ -130,6 +141,29 @@ def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer)
         c.wait(42, timeout=0.05)
     assert time.monotonic() - began_at < 10
     is_over.set()
+
+
+WAITS: dict[str, Callable[[Client, float | None], object]] = {
+    "job": lambda c, timeout: c.wait(42, timeout),
+    "element": lambda c, timeout: c.wait_element(42, 1, timeout),
+    "task": lambda c, timeout: c.wait_task(17, timeout),
+    "map": lambda c, timeout: list(c.map("embed", [1], timeout=timeout)),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize(("timeout", "seconds"), [(4.0, 6.0), (None, 30.0), (3600.0, 30.0)])
+def test_no_request_of_a_wait_outlasts_its_timeout(name: str, timeout: float | None, seconds: float) -> None:
+    """Nor is a long poll cut short."""
+    limits: list[float] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        limits.append(request.extensions["timeout"]["read"])
+        return httpx.Response(404, json={"detail": "there is no such thing"})
+
+    with Client("http://x", transport=httpx.MockTransport(handle)) as c, pytest.raises(NotFound):
+        WAITS[name](c, timeout)
+    assert limits == [pytest.approx(seconds, abs=2.0)]
 
 
 def test_wait_raises_in_time_and_the_job_continues(server: FakeServer) -> None:

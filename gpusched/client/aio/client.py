@@ -12,7 +12,7 @@ from gpusched.client.aio.reservations import AsyncReservationMethods
 from gpusched.client.aio.serving import AsyncServingMethods
 from gpusched.client.calls import jobs
 from gpusched.client.errors import NotFound
-from gpusched.client.transport import polling, wire
+from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.events import JobEvent
@@ -93,8 +93,8 @@ class AsyncClient(AsyncClusterMethods, AsyncServingMethods, AsyncNotificationMet
     async def wait_element(self, job_id: int, index: int, timeout: float | None = None) -> AsyncArrayElement:
         """Return the element once it has ended; raises Timeout after `timeout` seconds (the element continues)."""
 
-        async def read(retry_seconds: float) -> Element:
-            return await self._read_element(job_id, index, retry_seconds)
+        async def read(seconds: float) -> Element:
+            return await self._read_element(job_id, index, seconds)
 
         subject = f"element {index} of array {job_id}"
         return self._element(job_id, await following.until_final(read, timeout, subject))
@@ -106,8 +106,8 @@ class AsyncClient(AsyncClusterMethods, AsyncServingMethods, AsyncNotificationMet
     async def wait(self, job_id: int, timeout: float | None = None) -> AsyncJob:
         """Return the job once it has ended; raises Timeout after `timeout` seconds (the job continues)."""
 
-        async def read(retry_seconds: float) -> JobData:
-            return await self.send(polling.within(jobs.job(job_id), retry_seconds), retry_seconds)
+        async def read(seconds: float) -> JobData:
+            return await following.send_within(self, jobs.job(job_id), seconds)
 
         return self._handle(await following.until_final(read, timeout, f"job {job_id}"))
 
@@ -153,8 +153,9 @@ class AsyncClient(AsyncClusterMethods, AsyncServingMethods, AsyncNotificationMet
         element.__dict__.update(_client=self, _array_id=array_id)
         return element
 
-    async def _read_element(self, array_id: int, index: int, retry_seconds: float | None = None) -> Element:
-        page = await self.send(jobs.elements(array_id, index=index), retry_seconds)
+    async def _read_element(self, array_id: int, index: int, seconds: float | None = None) -> Element:
+        call = jobs.elements(array_id, index=index)
+        page = await (self.send(call) if seconds is None else following.send_within(self, call, seconds))
         for item in page.items:
             return item
         raise NotFound(f"job {array_id} is no array", next_step="read the job itself")

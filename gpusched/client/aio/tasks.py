@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpusched.client.aio import following
 from gpusched.client.aio.connection import AsyncConnection
 from gpusched.client.calls import serving
 from gpusched.client.errors import Invalid, RateLimited, TaskFailed, Timeout
@@ -50,7 +51,7 @@ async def results(
     arrived: dict[int, TaskData] = {}
     while True:
         while (running := len(order) - len(arrived)) < _MAX_RUNNING:
-            new = await submits.send_next(_retry_seconds(deadline), waits_for_room=not running)
+            new = await submits.send_next(_remaining(deadline), waits_for_room=not running)
             if not new:
                 break
             order += new
@@ -74,7 +75,7 @@ class _Submits:
         self._unsent: list[Any] = []
         self._size = self._max_size = serving.MAX_INPUTS
 
-    async def send_next(self, patience_seconds: float, *, waits_for_room: bool) -> list[int]:
+    async def send_next(self, seconds: float, *, waits_for_room: bool) -> list[int]:
         """Submit the next inputs. Return the ids of their tasks; none if all inputs are submitted, or if there is no
         room now and the caller does not wait for it."""
         self._unsent += islice(self._inputs, serving.MAX_INPUTS - len(self._unsent))
@@ -85,7 +86,7 @@ class _Submits:
                 self._endpoint, self._unsent[:size], self._tenant, self._units, waits_for_room=is_patient
             )
             try:
-                submitted = await self._client.send(call, patience_seconds)
+                submitted = await following.send_within(self._client, call, seconds)
             except RateLimited:
                 if is_patient:
                     raise
@@ -116,7 +117,7 @@ async def _next_ended(client: AsyncConnection, waiting: Sequence[int], deadline:
         requested_at = time.monotonic()
         seconds = deadline - requested_at
         call = serving.ended_tasks(waiting[: serving.MAX_IDS], max(0.0, seconds))
-        if page := (await client.send(call, _retry_seconds(deadline))).items:
+        if page := (await following.send_within(client, call, _remaining(deadline))).items:
             return page
         if seconds <= 0:
             raise Timeout(
@@ -135,9 +136,8 @@ def _deadline(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def _retry_seconds(deadline: float) -> float:
-    """Return for how many seconds to retry a call: long enough for a restart or an upgrade of the server."""
-    return min(polling.RETRY_SECONDS, max(0.0, deadline - time.monotonic()))
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 async def output(client: AsyncConnection, task: TaskData) -> Any:

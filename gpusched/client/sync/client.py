@@ -13,7 +13,7 @@ from gpusched.client.sync.handles import ArrayElement, Job
 from gpusched.client.sync.notifications import NotificationMethods
 from gpusched.client.sync.reservations import ReservationMethods
 from gpusched.client.sync.serving import ServingMethods
-from gpusched.client.transport import polling, wire
+from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.events import JobEvent
@@ -92,8 +92,8 @@ class Client(ClusterMethods, ServingMethods, NotificationMethods, ReservationMet
     def wait_element(self, job_id: int, index: int, timeout: float | None = None) -> ArrayElement:
         """Return the element once it has ended; raises Timeout after `timeout` seconds (the element continues)."""
 
-        def read(retry_seconds: float) -> Element:
-            return self._read_element(job_id, index, retry_seconds)
+        def read(seconds: float) -> Element:
+            return self._read_element(job_id, index, seconds)
 
         subject = f"element {index} of array {job_id}"
         return self._element(job_id, following.until_final(read, timeout, subject))
@@ -105,8 +105,8 @@ class Client(ClusterMethods, ServingMethods, NotificationMethods, ReservationMet
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Return the job once it has ended; raises Timeout after `timeout` seconds (the job continues)."""
 
-        def read(retry_seconds: float) -> JobData:
-            return self.send(polling.within(jobs.job(job_id), retry_seconds), retry_seconds)
+        def read(seconds: float) -> JobData:
+            return following.send_within(self, jobs.job(job_id), seconds)
 
         return self._handle(following.until_final(read, timeout, f"job {job_id}"))
 
@@ -150,8 +150,9 @@ class Client(ClusterMethods, ServingMethods, NotificationMethods, ReservationMet
         element.__dict__.update(_client=self, _array_id=array_id)
         return element
 
-    def _read_element(self, array_id: int, index: int, retry_seconds: float | None = None) -> Element:
-        page = self.send(jobs.elements(array_id, index=index), retry_seconds)
+    def _read_element(self, array_id: int, index: int, seconds: float | None = None) -> Element:
+        call = jobs.elements(array_id, index=index)
+        page = self.send(call) if seconds is None else following.send_within(self, call, seconds)
         for item in page.items:
             return item
         raise NotFound(f"job {array_id} is no array", next_step="read the job itself")

@@ -10,24 +10,25 @@ from gpusched.client.calls import jobs
 from gpusched.client.errors import Invalid, Timeout
 from gpusched.client.sync.connection import Connection
 from gpusched.client.transport import polling
+from gpusched.client.transport.call import Call
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.events import JobEvent
 from gpusched.protocol.rest.jobs import JobData, Log
 from gpusched.protocol.states import FINAL
 
+T = TypeVar("T")
 S = TypeVar("S", JobData, Element)
 
 
 def until_final(read: Callable[[float], S], timeout: float | None, subject: str) -> S:
-    """Return what `read` returns once it has ended; `read` gets the seconds left for retries. Raises Timeout after
-    `timeout` seconds."""
+    """Return what `read` returns once it has ended; `read` gets the seconds left. Raises Timeout after `timeout`
+    seconds."""
     if timeout is not None and math.isnan(timeout):
         raise Invalid(f"timeout must be a number of seconds, not {timeout}")
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = polling.QUICK_SECONDS
     while True:
-        remaining = polling.RETRY_SECONDS if deadline is None else deadline - time.monotonic()
-        latest = read(min(polling.RETRY_SECONDS, max(remaining, 0.0)))
+        latest = read(math.inf if deadline is None else max(0.0, deadline - time.monotonic()))
         if latest.state in FINAL:
             return latest
         remaining = pause if deadline is None else deadline - time.monotonic()
@@ -38,6 +39,11 @@ def until_final(read: Callable[[float], S], timeout: float | None, subject: str)
             )
         time.sleep(min(pause, remaining))
         pause = polling.longer(pause)
+
+
+def send_within(client: Connection, call: Call[T], seconds: float) -> T:
+    """Send a call that survives a restart or an upgrade of the server, but ends soon after `seconds`."""
+    return client.send(polling.within(call, seconds), min(polling.RETRY_SECONDS, seconds))
 
 
 def follow(client: Connection, job_id: int, attempt: int | None, rank: int, offset: int) -> Iterator[Log | JobData]:

@@ -12,6 +12,7 @@ import msgspec
 
 from gpusched.client.calls import serving
 from gpusched.client.errors import Invalid, RateLimited, TaskFailed, Timeout
+from gpusched.client.sync import following
 from gpusched.client.sync.connection import Connection
 from gpusched.client.transport import polling
 from gpusched.protocol.batches import JSON
@@ -50,7 +51,7 @@ def results(
     arrived: dict[int, TaskData] = {}
     while True:
         while (running := len(order) - len(arrived)) < _MAX_RUNNING:
-            new = submits.send_next(_retry_seconds(deadline), waits_for_room=not running)
+            new = submits.send_next(_remaining(deadline), waits_for_room=not running)
             if not new:
                 break
             order += new
@@ -74,7 +75,7 @@ class _Submits:
         self._unsent: list[Any] = []
         self._size = self._max_size = serving.MAX_INPUTS
 
-    def send_next(self, patience_seconds: float, *, waits_for_room: bool) -> list[int]:
+    def send_next(self, seconds: float, *, waits_for_room: bool) -> list[int]:
         """Submit the next inputs. Return the ids of their tasks; none if all inputs are submitted, or if there is no
         room now and the caller does not wait for it."""
         self._unsent += islice(self._inputs, serving.MAX_INPUTS - len(self._unsent))
@@ -85,7 +86,7 @@ class _Submits:
                 self._endpoint, self._unsent[:size], self._tenant, self._units, waits_for_room=is_patient
             )
             try:
-                submitted = self._client.send(call, patience_seconds)
+                submitted = following.send_within(self._client, call, seconds)
             except RateLimited:
                 if is_patient:
                     raise
@@ -116,7 +117,7 @@ def _next_ended(client: Connection, waiting: Sequence[int], deadline: float) -> 
         requested_at = time.monotonic()
         seconds = deadline - requested_at
         call = serving.ended_tasks(waiting[: serving.MAX_IDS], max(0.0, seconds))
-        if page := (client.send(call, _retry_seconds(deadline))).items:
+        if page := (following.send_within(client, call, _remaining(deadline))).items:
             return page
         if seconds <= 0:
             raise Timeout(
@@ -135,9 +136,8 @@ def _deadline(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
-def _retry_seconds(deadline: float) -> float:
-    """Return for how many seconds to retry a call: long enough for a restart or an upgrade of the server."""
-    return min(polling.RETRY_SECONDS, max(0.0, deadline - time.monotonic()))
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def output(client: Connection, task: TaskData) -> Any:

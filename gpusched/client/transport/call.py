@@ -24,7 +24,8 @@ class Call(Generic[T]):
     """A request and the parser of its answer.
 
     `is_repeatable`: sending it twice has the effect of sending it once, perhaps through its idempotency key, so it can
-    be retried when it may have arrived. `repeats_refused`: retry a 429. `max_seconds`: a shorter timeout than usual.
+    be retried when it may have arrived. `repeats_refused`: retry a 429. `max_seconds`: a shorter timeout than usual,
+    which also ends the retries.
     `content`: the body as it is sent, with its `Content-Type` in `headers`; `body` is sent as JSON."""
 
     method: str

@@ -1,5 +1,6 @@
 """The pace of repeated reads: pauses, limits, and which change of a job counts."""
 
+import math
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,8 +18,8 @@ READ_JOB_SECONDS = 2.0
 LATE_BYTES_SECONDS = 10.0
 # Below the timeout of a request.
 LONG_POLL_SECONDS = 20
-# A server may take this long to answer, even just before the timeout.
-_MIN_SECONDS = 2.0
+# A server may take this long to answer, even just before the timeout, or after a long poll up to it.
+_SPARE_SECONDS = 2.0
 
 
 def longer(pause: float) -> float:
@@ -27,8 +28,8 @@ def longer(pause: float) -> float:
 
 
 def within(call: Call[T], seconds: float) -> Call[T]:
-    """Return the call with a shorter timeout, so that it ends soon after the deadline."""
-    return replace(call, max_seconds=max(seconds, _MIN_SECONDS))
+    """Return the call with a shorter timeout, so that it and its retries end soon after a deadline in `seconds`."""
+    return call if seconds == math.inf else replace(call, max_seconds=seconds + _SPARE_SECONDS)
 
 
 def has_changed(previous: JobData, latest: JobData) -> bool:

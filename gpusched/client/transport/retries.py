@@ -55,6 +55,8 @@ class Retries:
         self._may_be_done |= error.code == _OUTAGE or any(map(_may_be_done, outcomes))
         seconds = _pause_seconds(outcome, self._tries)
         self._max_seconds = max(self._max_seconds, self._patience_seconds * _factor(outcome))
+        if self._call.max_seconds is not None:
+            self._max_seconds = min(self._max_seconds, self._call.max_seconds)
         waited = time.monotonic() - self._started_at
         if not may_repeat(self._call, outcome) or waited + seconds > self._max_seconds:
             # The answer to a repetition counts for the tries before it, unless it was refused before it was read.
