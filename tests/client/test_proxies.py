@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from gpusched.client import AsyncClient, Client
-from gpusched.client.errors import GpuschedError, Invalid
+from gpusched.client.errors import GpuschedError, Invalid, Unreachable
 from gpusched.client.streams import open_stream
 from tests.client.commandline import call
 from tests.client.fakeserver import FakeServer
+from tests.client.recorder import Recorder
 
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ws_proxy", "socks_proxy")
 
@@ -41,6 +42,16 @@ async def test_token_for_this_machine_goes_to_no_proxy(
             await open_stream(client, 42, port=8888)
     with pytest.raises(BlockingIOError):
         proxy.accept()
+
+
+def test_proxy_that_opens_no_connection_is_named_and_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has sent the server nothing, so that nothing is carried out."""
+    with Recorder(407, None) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.address)
+        with Client("https://head.invalid", patience_seconds=0) as client, pytest.raises(Unreachable) as caught:
+            client.submit(["true"])
+    assert str(caught.value) == "cannot reach https://head.invalid through the proxy of the environment (407 X)"
+    assert b"CONNECT head.invalid:443" in proxy.received
 
 
 BAD_HOSTS = ["http://[::1", "http://proxy..example.com:3128", "http://proxy:99999"]

@@ -83,6 +83,8 @@ def lost(error: httpx.HTTPError, url: str) -> NoResponse:
         return NoResponse(f"cannot trust {url}: {why}", was_sent=False, next_step=tls.NEXT_STEP)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return NoResponse(f"cannot reach {url} ({_reason(error)})", was_sent=False)
+    if isinstance(error, httpx.ProxyError):  # it opened no connection, as CONNECT asks it to
+        return NoResponse(f"cannot reach {url} through the proxy of the environment ({_reason(error)})", was_sent=False)
     if isinstance(error, httpx.TimeoutException):
         return NoResponse(f"{url} did not answer in time", was_sent=True)
     return NoResponse(f"the connection to {url} broke ({_reason(error)})", was_sent=True)
