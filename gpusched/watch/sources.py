@@ -80,7 +80,7 @@ class Log:
     def _opened(self) -> BinaryIO | None:
         try:
             # A pipe without a writer must not hold up the other rules.
-            return os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+            return open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
         except FileNotFoundError:
             return None
 

@@ -42,6 +42,12 @@ def test_log_shows_new_whole_lines_through_rotation_and_truncation(tmp_path: Pat
     assert list(source.observe()) == ["short"]
 
 
+def test_directory_in_place_of_a_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        sources.create(rule(log=str(tmp_path)))
+    assert Path(caught.value.filename) == tmp_path
+
+
 def test_files_that_existed_before_are_not_new(tmp_path: Path) -> None:
     (tmp_path / "1.pt").touch()
     source = sources.create(rule(files=f"{tmp_path}/*.pt"))
