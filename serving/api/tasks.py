@@ -27,7 +27,7 @@ from serving import payloads
 from serving.api import waiting
 from serving.api.uploads import streamed_result, uploaded_request, uploads
 from serving.endpoints import endpoints
-from serving.models import Endpoint, InferenceRequest, RequestState
+from serving.models import OPEN_STATES, Endpoint, InferenceRequest, RequestState
 from serving.requests import endings, representation
 from serving.requests.submit import NewRequest, Submitted, require_units, submit, submit_if_unchanged
 from tenants import buckets
@@ -165,8 +165,9 @@ class TaskResult(APIView):
         if found.result_file:
             return streamed_result(found.result_file, found.result_bytes or 0, caller.username, headers, kind)
         if found.result is None:
-            detail = f"task {task_id} is {found.state} and has no result"
-            raise Problem(409, "no_result", detail, next_step="wait until it is completed")
+            detail = f"task {task_id} is {found.state} and has no result{found.error and f': {found.error}'}"
+            step = "wait until it is completed" if found.state in OPEN_STATES else "submit its input again"
+            raise Problem(409, "no_result", detail, next_step=step)
         return HttpResponse(bytes(found.result), content_type=kind, headers=headers)
 
 

@@ -112,6 +112,17 @@ def test_task_is_submitted_and_its_result_read(endpoint, token):
     assert (raw.content, raw["Content-Type"]) == (b'{"x": 1}', "application/json")
 
 
+def test_next_step_without_a_result_is_to_wait_or_to_submit_it_again(endpoint, token):
+    """A task that has ended is never completed later."""
+    [task] = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1}).json()["items"]
+    waiting = call("GET", f"/api/v1/tasks/{task['id']}/result", token)
+    assert (waiting.status_code, waiting.json()["next_step"]) == (409, "wait until it is completed")
+    call("POST", f"/api/v1/tasks/{task['id']}/cancel", token)
+    cancelled = call("GET", f"/api/v1/tasks/{task['id']}/result", token)
+    assert (cancelled.status_code, cancelled.json()["next_step"]) == (409, "submit its input again")
+    assert "is cancelled and has no result" in cancelled.json()["detail"]
+
+
 def test_submit_returns_the_tasks_as_a_read_does(endpoint, token):
     body = {"endpoint": "embed", "inputs": [1, 2], "units": 2}
     items = call("POST", "/api/v1/tasks", token, body).json()["items"]
