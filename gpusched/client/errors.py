@@ -117,6 +117,15 @@ _BY_STATUS: dict[int, type[GpuschedError]] = {
 }
 
 
+# What to do about an answer without a reason, by its status. The server gives a reason, a proxy none.
+_OF_OTHERS = "check that the URL is a gpusched server's"
+_OF_PROXIES: dict[int, str] = {
+    407: "name the user and the password in the URL of the proxy (HTTP_PROXY), or except the server (NO_PROXY)",
+    413: "send less at once, or raise the limit of the proxy in front of the server (client_max_body_size of nginx)",
+    **dict.fromkeys((502, 503, 504), "check that the server runs, and that the proxy in front of it reaches it"),
+}
+
+
 class _Problem(msgspec.Struct):
     """RFC 9457 problem+json. `error` is the fallback of simple endpoints."""
 
@@ -139,11 +148,9 @@ def from_answer(status: int, body: bytes, call: str) -> GpuschedError:
     next_step = problem.next_step
     if not sentence:
         sentence = f"the server answered {status} to {call} without a reason"
-        next_step = "check that the URL is a gpusched server's"
-        if status == 400 and b" HTTPS " in body:  # nginx and Caddy answer a request over plain HTTP like this
-            next_step = "use https:// in the URL"
-        elif status in (502, 503, 504):  # a proxy's
-            next_step = "check that the server runs, and that the proxy in front of it reaches it"
+        # So nginx and Caddy answer a request over plain HTTP.
+        has_tls = status == 400 and b" HTTPS " in body
+        next_step = "use https:// in the URL" if has_tls else _OF_PROXIES.get(status, _OF_OTHERS)
     kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status) or (Invalid if 400 <= status < 500 else ServerError)
     return kind(
         sentence,

@@ -151,6 +151,13 @@ WAITS: dict[str, Callable[[Client, float | None], object]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("status", "step"), [(407, "HTTP_PROXY"), (413, "client_max_body_size"), (504, "the proxy"), (404, "the URL")]
+)
+def test_next_step_after_the_page_of_a_proxy_fits_its_status(status: int, step: str) -> None:
+    assert step in from_answer(status, b"<html>Request Entity Too Large</html>", "POST /api/v1/jobs").next_step
+
+
 @pytest.mark.parametrize("name", WAITS)
 @pytest.mark.parametrize(("timeout", "seconds"), [(4.0, 6.0), (None, 30.0), (3600.0, 30.0)])
 def test_no_request_of_a_wait_outlasts_its_timeout(name: str, timeout: float | None, seconds: float) -> None:
