@@ -104,9 +104,7 @@ def test_error_of_a_submit_that_may_have_been_accepted_names_its_key(
         client.submit(["true"])
     assert "may" in str(caught.value)
     key = server.requests[0].headers["idempotency-key"]
-    assert caught.value.next_step == (
-        f"check the result before you repeat it; with the idempotency key {key} it is carried out once"
-    )
+    assert caught.value.next_step == f"check the result before you repeat it; its idempotency key was {key}"
 
 
 @pytest.mark.parametrize("failure", [BUSY, problem(429, "slow_down", "too many")])

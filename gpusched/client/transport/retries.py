@@ -125,7 +125,7 @@ def _in_doubt(call: Call[Any], error: GpuschedError) -> GpuschedError:
         error.args = (f"{error}; the server may have carried out the request",)
     error.next_step = "check the result before you repeat it"
     if key := call.headers.get("Idempotency-Key"):
-        error.next_step += f"; with the idempotency key {key} it is carried out once"
+        error.next_step += f"; its idempotency key was {key}"
     return error
 
 
