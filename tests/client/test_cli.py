@@ -227,6 +227,17 @@ def test_other_ids_are_processed_when_one_fails(full: FakeServer) -> None:
     assert call(full.url, "cancel", "--yes", "41", "43", "42").exit_code == 3, "that of the first failure"
 
 
+def test_other_ids_are_not_tried_when_the_server_is_away(full: FakeServer) -> None:
+    """Each would wait as long as the first: `cancel` of 100 jobs ten minutes, `wait` more than three hours."""
+    away = Answer(503, problem(503, "starting", "the server starts").body, {"Retry-After": "1000"})
+    full.on("POST", "/jobs/43/cancel", away)
+    result = call(full.url, "cancel", "--yes", "42", "43", "44", "45", "-o", "json")
+    assert result.exit_code == 8
+    assert [j["id"] for j in json.loads(result.stdout)] == [42]
+    assert "the others, from 44 on, were not tried" in result.stderr
+    assert "not tried" not in call(full.url, "cancel", "--yes", "42", "43").stderr
+
+
 def test_new_token_is_the_only_output_on_stdout(full: FakeServer) -> None:
     result = call(full.url, "token", "create", "ci", "--scope", "read", "--days", "30")
     assert result.stdout == "u12ab.secret\n"

@@ -65,8 +65,9 @@ def report_failures() -> Iterator[None]:
 
 
 def for_each(names: Sequence[T], perform: Callable[[T], None]) -> None:
-    """Act on every item, even if some fail; exit with the code of the first failure."""
-    from gpusched.client.errors import GpuschedError
+    """Act on every item, even if some fail; exit with the code of the first failure. Stop at a server that cannot be
+    reached: the client has waited long enough for it."""
+    from gpusched.client.errors import GpuschedError, Unreachable
 
     first = 0
     with progress.bar(f"{len(names)} in total", len(names), minimum=progress.MIN_ITEMS) as is_at:
@@ -77,6 +78,10 @@ def for_each(names: Sequence[T], perform: Callable[[T], None]) -> None:
             except GpuschedError as error:
                 messages.failure(error)
                 first = first or error.exit_code
+                if isinstance(error, Unreachable):
+                    if completed + 1 < len(names):
+                        messages.note(f"the others, from {names[completed + 1]} on, were not tried")
+                    break
     if first:
         raise typer.Exit(first)
 
