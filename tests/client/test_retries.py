@@ -222,9 +222,10 @@ def test_retry_after_beyond_the_timeout_is_not_awaited(server: FakeServer) -> No
 
 def test_redirect_is_named_and_not_followed(server: FakeServer) -> None:
     server.on("POST", "/jobs", Answer(301, "", {"Location": "https://elsewhere.example/"}))
-    with Client(server.url, "u1.secret") as client, pytest.raises(ServerError, match="elsewhere"):
+    with Client(server.url, "u1.secret") as client, pytest.raises(ServerError, match="elsewhere") as caught:
         client.submit(["true"])
     assert len(server.requests) == 1
+    assert "a login page" in caught.value.next_step  # its URL would not be one of a server
 
 
 def test_redirect_to_https_names_the_address_to_use(server: FakeServer) -> None:
@@ -233,6 +234,7 @@ def test_redirect_to_https_names_the_address_to_use(server: FakeServer) -> None:
     with Client(server.url, "u1.secret") as client, pytest.raises(ServerError) as caught:
         client.get(42)
     assert str(caught.value) == "the server redirects to https://head.example"
+    assert caught.value.next_step == "use that URL"
 
 
 def test_answer_of_another_server_is_an_error(server: FakeServer) -> None:

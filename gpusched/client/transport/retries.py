@@ -145,11 +145,13 @@ def _pause_seconds(outcome: httpx.Response | NoResponse, tries: int) -> float:
 
 def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedError:
     if isinstance(outcome, httpx.Response):
-        if target := outcome.headers.get("location", ""):
+        if location := outcome.headers.get("location", ""):
             # Not followed: a redirected POST becomes a GET, and the token would go to the target.
+            target = redirect_target(location, call.path)
+            other = "check the URL: another server answers, such as a login page of the network"
             return ServerError(
-                f"the server redirects to {redirect_target(target, call.path)}",
-                next_step="use that URL",
+                f"the server redirects to {target}",
+                next_step=other if target == location else "use that URL",
                 status=outcome.status_code,
             )
         return from_answer(outcome.status_code, outcome.content, f"{call.method} {call.path}")
