@@ -34,6 +34,9 @@ LOOKED_AT = {
     ("jobs/listing/representation.py", "tail"): "constants of its callers",
     ("jobs/listing/representation.py", "condition"): "as in jobs/listing/job_list.py, its caller",
     ("jobs/retention.py", "table"): "names of tables",
+    ("jobs/retention.py", "sql"): "one of two constants",
+    ("jobs/retention.py", "skip"): "constants of its callers",
+    ("gpusched/management/server_doctor.py", "row['pid']"): "for a person to run; a number from the database",
     **{
         ("jobs/events/record.py", name): "built when modules load, of constants"
         for name in ("columns", "values", "source")
