@@ -51,7 +51,7 @@ class Env:
     data_dir: Path = _setting(Path(".gpusched"), "logs, secrets and the embedded database")  # noqa: RUF009 - a field
     debug: bool = _setting(False, "show tracebacks to browsers; never in production")
     allowed_hosts: str = _setting("localhost,127.0.0.1,[::1]", "host names of this server, separated by commas")
-    trusted_origins: str = _setting("", "https://… origins behind a proxy, separated by commas")
+    trusted_origins: str = _setting("", "https://… origins behind a proxy, by comma; messages link to the first")
     trusted_proxies: str = _setting("", "proxies whose X-Forwarded-… headers count: addresses or networks, by comma")
     behind_tls: bool = _setting(False, "clients connect over HTTPS through a trusted proxy: secure cookies, HSTS")
     tls_name: str = _setting(

@@ -9,7 +9,7 @@ import msgspec
 
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import fix_plurals
-from notifications import facts
+from notifications import facts, links
 from notifications.claims import Claimed
 from notifications.models import Kind
 
@@ -83,18 +83,21 @@ def _render(delivery: Claimed, job: Mapping[str, Any] | None) -> Rendered:
     if delivery.kind not in _JOB_KINDS:
         text = str(delivery.data.get("text", ""))
         title = str(delivery.data.get("title") or _TITLES.get(Kind(delivery.kind), delivery.kind))
-        data = {**delivery.data, "subject_id": delivery.subject_id}
-        return Rendered(delivery.uid, delivery.kind, delivery.at, title, text, data)
+        url = links.page_of(delivery.kind, delivery.data)
+        data = {**delivery.data, "subject_id": delivery.subject_id, "url": url}
+        return Rendered(delivery.uid, delivery.kind, delivery.at, title, "\n".join(filter(None, (text, url))), data)
     if job is None:
         text = f"Job {delivery.subject_id}, which was deleted since."
         return Rendered(delivery.uid, delivery.kind, delivery.at, f"Job {delivery.subject_id}", text,
-                        {"job_id": delivery.subject_id})  # fmt: skip
+                        {"job_id": delivery.subject_id, "url": None})  # fmt: skip
     data = facts.job_data(dict(job), delivery.data)
+    data["url"] = links.page_of(delivery.kind, data)
     if delivery.kind == Kind.JOB_FAILED:
         data["log"] = facts.log_tail(dict(job), delivery.data)
     if delivery.kind == Kind.JOB_ABOUT_TO_END:
         data["ends_at"] = delivery.data.get("ends_at")
         title, text = _limit_text(data, job)
+        text += f"\n{data['url']}" if data["url"] else ""
     else:
         title, text = _job_text(delivery.kind, data)
     return Rendered(delivery.uid, delivery.kind, delivery.at, title, text, data)
@@ -131,6 +134,8 @@ def _job_text(kind: str, data: Mapping[str, Any]) -> tuple[str, str]:
         lines.append(fix_plurals(f"Ran for {data['ran']}" + f" on {' of '.join(places)}" * bool(places)))
     if kind == Kind.JOB_PREEMPTED:
         lines.append("It is in the queue again." if data["requeued"] else "It is not started again.")
+    if data["url"]:
+        lines.append(data["url"])
     if data.get("log"):
         lines += ["", "Last lines of its log:", *data["log"]]
     return f"{name} {ended}", "\n".join(lines)

@@ -1,11 +1,13 @@
-"""The texts of messages about jobs."""
+"""The texts of messages, and their links."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
+from django.urls import resolve
 
-from notifications import messages
+from notifications import links, messages
 from notifications.messages import MAX_DETAILS, Rendered
 from notifications.models import Kind
 
@@ -13,7 +15,7 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 DATA = {
     "job_id": 7, "name": "train", "user": "kim", "tenant": "nlp", "state": "completed", "sentence": "", "next_step": "",
-    "ran": "3 s", "gpus": 1, "nodes": ["n1"],
+    "ran": "3 s", "gpus": 1, "nodes": ["n1"], "url": None,
 }  # fmt: skip
 
 
@@ -47,3 +49,31 @@ def test_failures_of_a_long_message_have_their_details() -> None:
         "id e2",
         "id e3",
     ]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_link_is_the_address_of_a_page(settings: LazySettings, kind: str) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://*.example", "https://gpu.example:8443", "https://other.example"]
+    url = links.page_of(kind, {"job_id": 7, "tenant": "nlp", "node": "n2"})
+    assert url is not None
+    origin, path = url[:24], url[24:]
+    assert origin == "https://gpu.example:8443"
+    assert resolve(path).view_name in ("job", "tenant", "calendar", "node", "notifications")
+
+
+def test_names_in_links_are_quoted(settings: LazySettings) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://gpu.example"]
+    assert links.page_of(Kind.INCIDENT, {"node": "n?2"}) == "https://gpu.example/nodes/n%3F2/"
+
+
+def test_server_without_a_name_for_browsers_sends_no_links(settings: LazySettings) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = []
+    assert links.page_of(Kind.JOB_ENDED, {"job_id": 7}) is None
+
+
+def test_link_of_a_failed_job_comes_before_its_log() -> None:
+    data = {**DATA, "url": "https://gpu.example/jobs/7/", "log": ["Traceback"]}
+    _, text = messages._job_text(Kind.JOB_FAILED, data)
+    assert text.splitlines()[1:] == [
+        "Ran for 3 s on 1 GPU of n1", "https://gpu.example/jobs/7/", "", "Last lines of its log:", "Traceback",
+    ]  # fmt: skip
