@@ -122,7 +122,7 @@ def save(new: SchedulingPolicy) -> None:
     new.save(force_update=True)
     after = {name: getattr(new, name) for name in FIELDS}
     log.record("policy.change", "scheduling policy", {name: previous[name] for name in FIELDS}, after)
-    events.changed("tenants", [])
+    events.changed("tenants")
     wake.request_cycle()
 
 

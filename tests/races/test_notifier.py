@@ -79,6 +79,17 @@ def test_too_many_ids_are_published_as_any():
         assert until(len)[0] == (CHANNEL, '{"nodes":[]}')
 
 
+def test_change_of_no_rows_is_not_one_of_any():
+    """A hold of a job for which no other one waits made every page read all jobs."""
+    with listening() as until:
+        events.changed("jobs", [])
+        events.changed("jobs", [1])
+        events.changed("tenants")
+        messages = [json.loads(payload) for _, payload in until(lambda received: "tenants" in str(received))]
+    assert [message["jobs"] for message in messages if "jobs" in message] == [[1]]
+    assert messages[-1]["tenants"] == []
+
+
 def test_notifier_survives_a_lost_connection():
     with listening() as until:
         events.changed("jobs", [1])

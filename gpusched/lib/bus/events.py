@@ -12,6 +12,8 @@ from gpusched.lib.bus.changes import Topic
 from gpusched.lib.bus.notifier import notifier
 
 
-def changed(topic: Topic, ids: Iterable[int] = ()) -> None:
-    """Announce after the commit that rows `ids` of `topic` changed; no ids: any row may have."""
-    transaction.on_commit(partial(notifier.notify, topic, list(ids)), robust=True)
+def changed(topic: Topic, ids: Iterable[int] | None = None) -> None:
+    """Announce after the commit that rows `ids` of `topic` changed: none if it is empty. None: any row may have."""
+    rows = [] if ids is None else list(ids)
+    if rows or ids is None:
+        transaction.on_commit(partial(notifier.notify, topic, rows), robust=True)
