@@ -16,11 +16,11 @@ _TEXTS = f"""() => Object.fromEntries([...document.querySelectorAll("{_REGIONS}"
   `${{region.dataset.view}} ${{region.id}}`,
   region.innerText || region.querySelector("canvas")?.parentElement.getAttribute("aria-label") || "",
 ]))"""
-# Ages, waits and GPU-hours (two decimals) grow in the meantime. Readings, cycles, and the database's connections ("of
+# Ages, waits and GPU-hours (two decimals, more of the first minute) grow in the meantime. Readings, cycles, and the database's connections ("of
 # 100") and locks change every second.
 _CHANGING = re.compile(
     r"just now|\b\d+ of 100\b|\b\d+ (recorded|waiting for a lock)\b|"
-    r"(in )?\b[\d.]+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b"
+    r"(in )?\b[\d.]+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b|\b0\.00\d+"
 )
 
 
