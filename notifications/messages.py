@@ -64,7 +64,7 @@ def together(rendered: Sequence[Rendered]) -> tuple[str, str]:
         counts[each.kind] = counts.get(each.kind, 0) + 1
     summary = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
     parts, room = [], MAX_DETAILS
-    # The ends that nobody needs to act on come last: the others get the room for details.
+    # Details of jobs that completed or were cancelled come last: the other notices may need an action.
     for each in sorted(rendered, key=lambda each: each.kind == Kind.JOB_ENDED):
         room -= len(each.text)
         parts.append(f"{each.title}\n{each.text}\nid {each.uid}" if room >= 0 else f"{each.title}\nid {each.uid}")

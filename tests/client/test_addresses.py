@@ -96,7 +96,7 @@ def test_call_that_was_not_sent_goes_to_the_next_address(other: FakeServer, clos
 
 
 def test_error_tells_of_a_head_that_may_have_accepted_the_submit(server: FakeServer, other: FakeServer) -> None:
-    """The head that is asked last starts, and has done nothing; the first one lost its answer."""
+    """The answer of the first head is lost. The second one has not started yet, and has done nothing."""
     server.on("POST", "/jobs", Answer(0))
     other.on("POST", "/jobs", BUSY)
     with Client(f"{server.url},{other.url}", patience_seconds=0) as client, pytest.raises(Unreachable) as caught:

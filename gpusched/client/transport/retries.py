@@ -50,7 +50,7 @@ class Retries:
     def pause(self, outcomes: Sequence[httpx.Response | NoResponse]) -> tuple[float, str]:
         """Return the seconds to wait before the next try, and why; raise the error if this was the last. `outcomes`: of
         the addresses, in order."""
-        outcome = of_all(outcomes)
+        outcome = _of_all(outcomes)
         error = _error(self._call, outcome)
         self._may_be_done |= error.code == _OUTAGE or any(map(_may_be_done, outcomes))
         seconds = _pause_seconds(outcome, self._tries)
@@ -101,7 +101,7 @@ def may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
     return outcome.status_code in _AWAY and call.is_repeatable
 
 
-def of_all(outcomes: Sequence[httpx.Response | NoResponse]) -> httpx.Response | NoResponse:
+def _of_all(outcomes: Sequence[httpx.Response | NoResponse]) -> httpx.Response | NoResponse:
     """Return the outcome of a call that failed: the last answer, or all failures to get one."""
     failures: list[NoResponse] = []
     for outcome in reversed(outcomes):
