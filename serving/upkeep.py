@@ -144,14 +144,12 @@ def keep_queue(*, judges_others: bool = True) -> None:
     replicas. Any number of processes may do so at once. `judges_others`: take requests from silent web processes."""
     ended = endings.expire()
     if judges_others:
-        if endpoints := claims.return_of_silent(SILENT_SECONDS):
-            events.changed("endpoints", endpoints)
+        events.changed("endpoints", claims.return_of_silent(SILENT_SECONDS))
         if serves_openai():  # only its clients wait in the web process that has their request
             ended += endings.end_abandoned(SILENT_SECONDS)
     for row in query(_REFUSING):
         ended += endings.refuse_all(row["id"], row["code"], row["error"])
-    if ended:
-        events.changed("tasks", [request.id for request in ended])
+    events.changed("tasks", [request.id for request in ended])
     reconcile()
 
 

@@ -47,6 +47,5 @@ def clear_notice(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime
 
 
 def _publish(job_ids: list[int]) -> list[int]:
-    if job_ids:
-        events.changed("jobs", job_ids)
+    events.changed("jobs", job_ids)
     return job_ids

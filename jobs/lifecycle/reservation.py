@@ -18,6 +18,5 @@ def leave_reservation(reservation_id: int, *, with_waiting: bool) -> list[int]:
     whether the work makes sense elsewhere.
     """
     job_ids = [row["id"] for row in query(_LEAVE, [reservation_id, with_waiting])]
-    if job_ids:
-        events.changed("jobs", job_ids)
+    events.changed("jobs", job_ids)
     return job_ids

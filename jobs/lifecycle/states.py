@@ -140,8 +140,7 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
     data = as_json({"reason": reason, **evidence})
     rows = query(_STOP, [reason, as_json(evidence), list(job_ids), actor, data])
     stopping = [row["job_id"] for row in rows]
-    if stopping:
-        events.changed("stops", stopping)
+    events.changed("stops", stopping)
     return stopping
 
 
@@ -339,8 +338,7 @@ def resolve_dependents(ended: Mapping[int, str]) -> None:
         eased, impossible = dependencies.resolve(ended)
         dependencies.refresh(eased)
         lost = _move_waiting(impossible, ("pending", "held"), "cancelled", EndReason.DEPENDENCY_FAILED, "", "cancelled")
-        if lost:
-            events.changed("jobs", lost)
+        events.changed("jobs", lost)
         ended = dict.fromkeys(lost, JobState.CANCELLED)
 
 

@@ -37,8 +37,7 @@ def apply_occupancy(observations: Sequence[Observation]) -> None:
     if not observations:
         return
     changed = prepared(_OCCUPY, columns(observations, 4))
-    if changed:
-        events.changed("nodes", {row["node_id"] for row in changed})
+    events.changed("nodes", {row["node_id"] for row in changed})
     if any(row["is_other"] for row in changed):
         wake.request_cycle()
 
@@ -97,8 +96,7 @@ def quarantine_stale_dirty(minutes: float) -> int:
     if not minutes:
         return 0
     changed = query(_QUARANTINE_STALE, [f"dirty for {minutes:g} min: ", minutes * 60])
-    if changed:
-        events.changed("nodes", {row["node_id"] for row in changed})
+    events.changed("nodes", {row["node_id"] for row in changed})
     return len(changed)
 
 

@@ -59,8 +59,7 @@ def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
             ends.append(_rank_end(key, node_id, report))
     states.lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
     started, ended = _start_ranks(starts), end_ranks(ends)
-    if started or ended:
-        events.changed("jobs", started + ended)
+    events.changed("jobs", started + ended)
     if ended:  # a start frees nothing
         wake.request_cycle()
 

@@ -55,8 +55,7 @@ def _mark_lost() -> list[tuple[int, str]]:
     states.lock_jobs([end.key[0] for end in ends])
     changed = rank_end.end_ranks(ends)
     events.changed("nodes", ids)
-    if changed:
-        events.changed("jobs", changed)
+    events.changed("jobs", changed)
     return [(row["id"], row["name"]) for row in rows]
 
 
@@ -141,8 +140,7 @@ def _stop_unstarted(seconds: float) -> list[int]:
         evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
         stopped += states.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
         logger.warning("job %d was not started by node %s", row["job_id"], row["node"], extra={"job_id": row["job_id"]})
-    if stopped:
-        events.changed("jobs", stopped)
+    events.changed("jobs", stopped)
     return stopped
 
 

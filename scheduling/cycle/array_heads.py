@@ -52,8 +52,7 @@ def announce_changes(arrays: Sequence[OpenArray]) -> None:
     """Announce the arrays of which elements started or ended since the last call. Call it once per cycle: each change
     of an element leads to a cycle."""
     previous = _announced.last(None, {})
-    if news := [array.id for array in arrays if previous.get(array.id) != array]:
-        events.changed("jobs", news)
+    events.changed("jobs", [array.id for array in arrays if previous.get(array.id) != array])
     _announced.put(None, {array.id: array for array in arrays})
 
 

@@ -54,8 +54,7 @@ def run_round(
 def _record_and_claim(
     dispatcher: int, outcomes: Sequence[Outcome], endpoints: Sequence[Served], replicas: Sequence[Replica], now: float
 ) -> tuple[Formed, list[list[Claimed]]]:
-    if ended := results.record(outcomes):
-        events.changed("tasks", ended)
+    events.changed("tasks", results.record(outcomes))
     if not replicas:
         return Formed((), {}, None), []
     heads = max(endpoint.max_batch for endpoint in endpoints) * len(replicas)

@@ -102,5 +102,4 @@ def record(entries: Sequence[Entry]) -> None:
                 places.release_replica(entry.job_id)
         for (state, code, error), ids in sorted(without.items()):
             ended += [request.id for request in endings.end(ids, state, code, error)]
-        if ended:
-            events.changed("tasks", ended)
+        events.changed("tasks", ended)

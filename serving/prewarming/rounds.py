@@ -83,8 +83,7 @@ def update() -> None:
         execute(_SAVE, state)
         if any(state[name] != row[name] for name in _SHOWN):
             changed.append(row["id"])
-    if changed:
-        events.changed("endpoints", changed)
+    events.changed("endpoints", changed)
 
 
 def forget_old() -> None:
