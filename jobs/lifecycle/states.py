@@ -378,8 +378,8 @@ def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any])
 # The first start of an element is that of its array.
 _LOCK_JOBS = """
     SELECT id FROM jobs_job
-     WHERE id = ANY(%s || ARRAY(SELECT a.id FROM jobs_job e JOIN jobs_job a ON a.id = e.array_id
-                                 WHERE e.id = ANY(%s) AND a.started_at IS NULL))
+     WHERE id = ANY(%(ids)s || ARRAY(SELECT a.id FROM jobs_job e JOIN jobs_job a ON a.id = e.array_id
+                                      WHERE e.id = ANY(%(ids)s) AND a.started_at IS NULL))
      ORDER BY id FOR NO KEY UPDATE
 """
 
@@ -387,5 +387,4 @@ _LOCK_JOBS = """
 def lock_jobs(ids: Sequence[int]) -> None:
     """Lock jobs in one order, before any other table: two transactions that do so cannot deadlock. Lock arrays that
     have not started with their elements, and before them, as actions on arrays do."""
-    distinct = sorted(set(ids))
-    prepared(_LOCK_JOBS, [distinct, distinct])
+    prepared(_LOCK_JOBS, {"ids": sorted(set(ids))})
